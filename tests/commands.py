@@ -34,12 +34,12 @@ def work(session: penstock.Session) -> Queue:
 
 def commands_of(realm: penstock.Realm) -> Run:
     """Return a function that runs a command. The command gets the realm's URL from the environment,
-    and ``given`` as its standard input."""
+    and ``stdin`` as its standard input."""
     runner = CliRunner()
     environment = {"PENSTOCK_URL": realm.listen()}
 
-    def run(*arguments: str, given: str | bytes | None = None) -> Result:
-        return runner.invoke(app, list(arguments), input=given, env=environment)
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        return runner.invoke(app, list(arguments), input=stdin, env=environment)
 
     return run
 

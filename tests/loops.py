@@ -41,9 +41,9 @@ def on_each_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     The test itself does not see which."""
 
     @functools.wraps(story)
-    def life(loop_factory: Callable[[], asyncio.AbstractEventLoop], **given: object) -> None:
+    def life(loop_factory: Callable[[], asyncio.AbstractEventLoop], **fixtures: object) -> None:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(story(**given))
+            runner.run(story(**fixtures))
 
     signature = inspect.signature(story)
     chosen = inspect.Parameter("loop_factory", inspect.Parameter.KEYWORD_ONLY)

@@ -78,11 +78,11 @@ def _names(text: str) -> list[str]:
     return re.split(", | and ", text.removeprefix("to "))
 
 
-def assert_as_told(found: Parts, source: str, sink: str) -> None:
+def assert_as_told(parts: Parts, source: str, sink: str) -> None:
     """Check that the parts that arrived are those of the documentation."""
     wanted = documented_parts(source, sink)
-    assert found == dict.fromkeys(found, NOTHING) | wanted, (source, sink)
-    assert wanted.keys() <= found.keys()
+    assert parts == dict.fromkeys(parts, NOTHING) | wanted, (source, sink)
+    assert wanted.keys() <= parts.keys()
 
 
 class World:
@@ -309,8 +309,8 @@ def _property(name: str) -> str:
     return f"property {name}"
 
 
-def _properties(found: Mapping[str, Any]) -> Parts:
-    return {_property(n): json.dumps(found[n]) if n in found else NOTHING for n in NAMES}
+def _properties(properties: Mapping[str, Any]) -> Parts:
+    return {_property(n): json.dumps(properties[n]) if n in properties else NOTHING for n in NAMES}
 
 
 def _durable(message: Any) -> str:

@@ -39,12 +39,12 @@ def run(realm: penstock.Realm) -> Run:
     """Runs a command as the administrator, whose password is in the environment."""
     runner, url, password = CliRunner(), realm.listen(), realm.access.first_password
 
-    def run(*arguments: str, user: str = "admin", given: str = "", secret: str = "") -> Result:
+    def run(*arguments: str, user: str = "admin", stdin: str = "", secret: str = "") -> Result:
         environment = {
             "PENSTOCK_URL": url.replace("://", f"://{user}@"),
             "PENSTOCK_PASSWORD": secret or password,
         }
-        return runner.invoke(app, list(arguments), input=given, env=environment)
+        return runner.invoke(app, list(arguments), input=stdin, env=environment)
 
     return run
 
@@ -110,7 +110,7 @@ def test_a_running_realm_and_a_foreign_folder_are_not_changed(tmp_path: Path) ->
 
 @pytest.mark.spec("A1", "A3")
 def test_a_user_is_created_signs_in_and_is_deleted(run: Run) -> None:
-    assert run("user", "create", "alice", given="open sesame\n").exit_code == 0
+    assert run("user", "create", "alice", stdin="open sesame\n").exit_code == 0
     refused = run("channel", "list", user="alice", secret="open sesame")
     assert refused.exit_code == 1
     assert "penstock acl grant realm alice@* access" in refused.stderr
@@ -185,10 +185,10 @@ def test_wrong_arguments_are_explained(run: Run) -> None:
 
 
 def test_a_password_is_changed_and_never_shown(run: Run) -> None:
-    run("user", "create", "alice", given="first password\n")
+    run("user", "create", "alice", stdin="first password\n")
     run("acl", "grant", "realm", "alice@*", "access")
 
-    changed = run("user", "password", "alice", user="alice", secret="first password", given="n3w\n")
+    changed = run("user", "password", "alice", user="alice", secret="first password", stdin="n3w\n")
     me = run("user", "me", "--format", "json", user="alice", secret="n3w")
     shown = (
         run("user", "list").stdout + run("audit").stdout + run("audit", "--format", "json").stdout

@@ -157,7 +157,7 @@ def test_an_invalid_revocation_list_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("mode", "found"),
+    ("mode", "exposure"),
     [
         (0o700, ""),
         (0o750, ""),
@@ -166,7 +166,7 @@ def test_an_invalid_revocation_list_is_refused(
         (0o777, "its group may write to it, every user may write to it"),
     ],
 )
-def test_an_open_data_directory_is_warned_of(tmp_path: Path, mode: int, found: str) -> None:
+def test_an_open_data_directory_is_warned_of(tmp_path: Path, mode: int, exposure: str) -> None:
     data = tmp_path / "data"
     with penstock.Realm(data):
         pass
@@ -176,8 +176,8 @@ def test_an_open_data_directory_is_warned_of(tmp_path: Path, mode: int, found: s
         mend(str(data))
     shown = CliRunner().invoke(app, ["doctor", "--data", str(data), "--format", "json"])
 
-    assert openness(data) == found
+    assert openness(data) == exposure
     warned = [line["others"] for line in logged if line["event"] == "secrets.open_directory"]
-    assert warned == ([found] if found else [])
+    assert warned == ([exposure] if exposure else [])
     checks = {check["name"]: check for check in json.loads(shown.stdout)["checks"]}
-    assert checks["permissions"]["status"] == ("warning" if found else "ok")
+    assert checks["permissions"]["status"] == ("warning" if exposure else "ok")

@@ -118,7 +118,7 @@ def allowed() -> Permits:
 
 
 @pytest.mark.parametrize(
-    ("message", "asked"),
+    ("message", "needed"),
     [
         (OpenChannel("a//b", "queue"), [("queue.open", "a/b")]),
         (EditChannel("a", Definition(kind="queue")), [("queue.edit", "a")]),
@@ -132,9 +132,9 @@ def allowed() -> Permits:
     ],
 )
 def test_a_request_asks_for_operations_on_names_in_one_form(
-    allowed: Permits, message: Request[Any], asked: list[tuple[str, str]]
+    allowed: Permits, message: Request[Any], needed: list[tuple[str, str]]
 ) -> None:
-    assert list(allowed.needed(message)) == asked
+    assert list(allowed.needed(message)) == needed
 
 
 @pytest.mark.parametrize(

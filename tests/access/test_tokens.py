@@ -56,10 +56,10 @@ class Provider:
     def __init__(self) -> None:
         self.keys = {"one": KEY}
         self.is_away = False
-        self.asked = 0
+        self.fetch_count = 0
 
     def fetch(self, where: str) -> bytes:
-        self.asked += 1
+        self.fetch_count += 1
         if self.is_away:
             raise Unavailable(f"{where} does not answer")
         return key_set(self.keys)
@@ -141,13 +141,13 @@ def test_a_key_that_is_new_at_the_provider_is_fetched_but_not_too_often() -> Non
     provider.keys = {"one": KEY, "two": OTHER}
     with pytest.raises(AuthenticationFailed):
         who(signed(OTHER, "two"), checker)
-    assert provider.asked == 1
+    assert provider.fetch_count == 1
 
     clock.us += 20_000_000
 
     assert who(signed(OTHER, "two"), checker).user == "alice"
     who(signed(), checker)
-    assert provider.asked == 2
+    assert provider.fetch_count == 2
 
 
 def test_an_unavailable_provider_matters_only_without_cached_keys() -> None:
@@ -179,7 +179,7 @@ async def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
         pending = [tasks.create_task(checker.principal(signed(), "h")) for _ in range(3)]
 
     assert [task.result().user for task in pending] == ["alice"] * 3
-    assert provider.asked == 1
+    assert provider.fetch_count == 1
 
 
 def test_an_unavailable_provider_is_not_requested_with_each_token() -> None:
@@ -191,7 +191,7 @@ def test_an_unavailable_provider_is_not_requested_with_each_token() -> None:
         with pytest.raises(Unavailable):
             who(signed(), checker)
 
-    assert provider.asked == 1
+    assert provider.fetch_count == 1
 
 
 def test_a_token_without_a_key_id_means_the_only_key() -> None:

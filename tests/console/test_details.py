@@ -68,7 +68,7 @@ def test_reasons_of_dead_events_that_differ_in_numbers_are_one_row(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("attributes", "values_by_label"),
     [
         ({}, {"Backoff": "none", "Acknowledgement timeout": "no limit"}),
         (
@@ -78,15 +78,15 @@ def test_reasons_of_dead_events_that_differ_in_numbers_are_one_row(
     ],
 )
 def test_attributes_of_a_durable_are_shown_whether_they_are_set_or_not(
-    opened: Opened, api: Api, given: dict[str, Any], told: dict[str, str]
+    opened: Opened, api: Api, attributes: dict[str, Any], values_by_label: dict[str, str]
 ) -> None:
-    name = f"attributes-{len(given)}"
+    name = f"attributes-{len(attributes)}"
     path = api.create(name)
-    api.ask("POST", f"{path}/durables", {"name": "billing", "type": "serial", **given})
+    api.ask("POST", f"{path}/durables", {"name": "billing", "type": "serial", **attributes})
     page = opened(place(name, "durables", "billing"))
 
     facts = page.locator(".facts")
-    for label, value in told.items():
+    for label, value in values_by_label.items():
         row = facts.locator("dt", has_text=label).locator("+ dd")
         expect(row).to_contain_text(value)
 

@@ -31,8 +31,8 @@ class Server:
         self._settings = settings
         self._standbys = standbys
 
-    async def fetchval(self, statement: str, *given: Any) -> Any:
-        return self._settings[given[0]] if given else self._standbys
+    async def fetchval(self, statement: str, *arguments: Any) -> Any:
+        return self._settings[arguments[0]] if arguments else self._standbys
 
 
 def test_a_safe_server_is_taken() -> None:

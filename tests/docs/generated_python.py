@@ -92,23 +92,23 @@ def python_page() -> str:
     return "\n".join(parts)
 
 
-def _class(found: type) -> Iterator[str]:
-    yield f"### {found.__name__}\n"
-    yield _text(inspect.getdoc(found) or "")
-    if found is penstock.Realm:
-        yield _call("Realm", found.__init__, own=False)
-    fields = [f"- `{name}`{_dash(text)}" for name, text in _fields(found)]
+def _class(class_: type) -> Iterator[str]:
+    yield f"### {class_.__name__}\n"
+    yield _text(inspect.getdoc(class_) or "")
+    if class_ is penstock.Realm:
+        yield _call("Realm", class_.__init__, own=False)
+    fields = [f"- `{name}`{_dash(text)}" for name, text in _fields(class_)]
     if fields:
         yield "\n".join(fields) + "\n"
-    for name, member in _members(found):
+    for name, member in _members(class_):
         if isinstance(member, FunctionType):
             yield _call(name, member)
 
 
-def _members(found: type) -> Iterator[tuple[str, Any]]:
+def _members(class_: type) -> Iterator[tuple[str, Any]]:
     """Yield the public members in the order of the source, inherited ones last."""
     seen: set[str] = set()
-    for owner in found.__mro__:
+    for owner in class_.__mro__:
         if not owner.__module__.startswith("penstock"):
             continue
         for name, member in vars(owner).items():
@@ -117,16 +117,16 @@ def _members(found: type) -> Iterator[tuple[str, Any]]:
                 yield name, inspect.unwrap(getattr(member, "__func__", member))
 
 
-def _fields(found: type) -> Iterator[tuple[str, str]]:
+def _fields(class_: type) -> Iterator[tuple[str, str]]:
     """Yield the fields, with the texts below them, and the properties."""
     seen = set()
-    for owner in found.__mro__:
+    for owner in class_.__mro__:
         if owner.__module__.startswith("penstock"):
             for name, text in documented(owner):
                 if name not in seen:
                     seen.add(name)
                     yield name, text
-    for name, member in _members(found):
+    for name, member in _members(class_):
         if isinstance(member, property):
             yield name, inspect.getdoc(member) or ""
 
@@ -187,5 +187,5 @@ def _text(docstring: str) -> str:
     return prose(blocks).strip() + "\n"
 
 
-def _fence(found: re.Match[str]) -> str:
-    return f":\n\n```python\n{textwrap.dedent(found[1]).strip()}\n```\n\n"
+def _fence(match: re.Match[str]) -> str:
+    return f":\n\n```python\n{textwrap.dedent(match[1]).strip()}\n```\n\n"

@@ -47,10 +47,10 @@ def errors_table(remedies: dict[str, str]) -> str:
     return "\n".join([head, "|---|---|---|---|---|", *rows])
 
 
-def _error(found: type[PenstockError]) -> str:
-    cause = " ".join(_RULE.sub("", inspect.getdoc(found) or "").replace("``", "`").split())
-    later = "yes" if found.retryable else "no"
-    return f"| `{found.code}` | `{found.__name__}` | {cause} | {later} |"
+def _error(error_class: type[PenstockError]) -> str:
+    cause = " ".join(_RULE.sub("", inspect.getdoc(error_class) or "").replace("``", "`").split())
+    later = "yes" if error_class.retryable else "no"
+    return f"| `{error_class.code}` | `{error_class.__name__}` | {cause} | {later} |"
 
 
 def written(page: Path, name: str) -> str:

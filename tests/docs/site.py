@@ -84,11 +84,11 @@ def fitted(text: str, path: str) -> str:
     )
 
 
-def _opening(found: re.Match[str]) -> str:
+def _opening(match: re.Match[str]) -> str:
     """Return the opening line of a code block. A mark with a dot is the name of a file, which
     becomes the title; other marks are for tests, and are left out."""
-    title = f' title="{found[2]}"' if "." in found[2] else ""
-    return f"```{found[1]}{title}"
+    title = f' title="{match[2]}"' if "." in match[2] else ""
+    return f"```{match[1]}{title}"
 
 
 def _prose(text: str, path: str) -> str:
@@ -96,10 +96,10 @@ def _prose(text: str, path: str) -> str:
     return "\n".join(_lists(linked.split("\n")))
 
 
-def _link(found: re.Match[str], path: str) -> str:
-    mark, words, link = found.groups()
+def _link(match: re.Match[str], path: str) -> str:
+    mark, words, link = match.groups()
     if link.startswith((*_SCHEMES, "#")):
-        return found[0]
+        return match[0]
     target = _target(path, link)
     if target is None:
         return str(words)

@@ -23,14 +23,14 @@ def rows_by_part() -> dict[str, list[tuple[str, str, str, str]]]:
     }
 
 
-def shown(each: Requirement) -> tuple[str, str]:
+def shown(requirement: Requirement) -> tuple[str, str]:
     """A requirement as the page writes it."""
-    extras = f"[{','.join(sorted(each.extras))}]" if each.extras else ""
-    versions = str(each).partition(f"{each.name}{extras}")[2]
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    versions = str(requirement).partition(f"{requirement.name}{extras}")[2]
     bounds, semicolon, marker = versions.partition(";")
     ordered = ",".join(sorted(bounds.strip().split(","), key=lambda bound: bound.startswith("<")))
     marker = marker.strip().replace('"', "'")
-    return f"{each.name}{extras}", (f"{ordered}{semicolon} {marker}").strip() or "any"
+    return f"{requirement.name}{extras}", (f"{ordered}{semicolon} {marker}").strip() or "any"
 
 
 def test_it_has_the_base_and_each_extra_once() -> None:

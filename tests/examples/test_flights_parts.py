@@ -175,8 +175,8 @@ def findings(flights: pa.Table, **changes: Any) -> Findings:
     return msgspec.structs.replace(flawless, **changes)
 
 
-def failed(found: Findings) -> list[str]:
-    return [check.claim for check in reconciliation.checks(found) if not check.is_true]
+def failed(findings: Findings) -> list[str]:
+    return [check.claim for check in reconciliation.checks(findings) if not check.is_true]
 
 
 def test_a_flawless_run_reconciles(flights: pa.Table) -> None:

@@ -85,13 +85,13 @@ def test_durables_go_on_where_they_were(session: penstock.Session) -> None:
     )
 
 
-def publish_and_seal(directory: Path, there: int) -> None:
+def publish_and_seal(directory: Path, event_count: int) -> None:
     """Four more events behind those that are there: one more spindle of four is sealed."""
     files = directory / "segments" / "sealed.6"
-    everything = [(number, b"sealed %d" % number) for number in range(there + 4)]
+    everything = [(number, b"sealed %d" % number) for number in range(event_count + 4)]
     with penstock.Realm(directory, **ACCESS) as realm, realm.connect() as session:
         channel = session.channels.get("sealed")
-        for number, data in everything[there:]:
+        for number, data in everything[event_count:]:
             assert channel.publish(data) == number
         until(lambda: stored(channel) and len(list(files.iterdir())) == len(everything) // 4)
         assert stored(channel) == everything

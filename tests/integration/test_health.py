@@ -165,10 +165,10 @@ def test_a_stranger_may_ask_whether_somebody_is_there_and_nothing_else() -> None
     from penstock_core.wire.native import messages as wire
     from penstock_core.wire.native.frames import PREFACE, FrameReader, frame
 
-    def answers(port: int, *asked: wire.Message) -> list[wire.FromServer]:
+    def answers(port: int, *requests: wire.Message) -> list[wire.FromServer]:
         reader = FrameReader()
         sent = PREFACE + b"".join(
-            bytes(part) for request in asked for part in frame(wire.encode(request))
+            bytes(part) for request in requests for part in frame(wire.encode(request))
         )
         with socket.create_connection(("127.0.0.1", port), 5) as line:
             line.sendall(sent)

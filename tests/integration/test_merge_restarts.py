@@ -39,9 +39,9 @@ def long(channel: Channel) -> None:
     channel.publish_table(pa.table({"n": range(ROWS), "long": words}), delta=True)
 
 
-def without_long(found: dict[Any, dict[str, Any]]) -> dict[Any, dict[str, Any]]:
-    assert all(len(state.pop("long")) == 200 for state in found.values())
-    return found
+def without_long(states: dict[Any, dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+    assert all(len(state.pop("long")) == 200 for state in states.values())
+    return states
 
 
 def wanted(n: int) -> dict[str, Any]:

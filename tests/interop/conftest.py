@@ -109,11 +109,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def tell(record_property: Callable[[str, object], None]) -> Tell:
     """Adds the outcome of a suite to the end of the report, even if all tests passed."""
 
-    def tell(suite: str, found: Outcome) -> None:
-        moved = f", {found.rounds} times; the owner moved {found.moves} times meanwhile, and "
-        moved += f"{len(found.again)} tests that this met were run again"
-        moved += "".join(f"\n  {test}: {why}" for test, why in found.again)
-        record_property(TOLD, f"{suite}: {found}{moved if found.moves else ''}")
+    def tell(suite: str, outcome: Outcome) -> None:
+        moved = f", {outcome.rounds} times; the owner moved {outcome.moves} times meanwhile, and "
+        moved += f"{len(outcome.again)} tests that this met were run again"
+        moved += "".join(f"\n  {test}: {why}" for test, why in outcome.again)
+        record_property(TOLD, f"{suite}: {outcome}{moved if outcome.moves else ''}")
 
     return tell
 

@@ -171,8 +171,8 @@ def start_java(
     """Run a program of the libraries of a suite while the body runs; gives the first group of
     ``until`` in what it writes."""
     java = program("java", "openjdk-17-jdk-headless")
-    given = [f"-D{name}={value}" for name, value in (properties or {}).items()]
-    command = [java, "-Xmx256m", *given, "-cp", str(_jars(suite) / "*"), main, *arguments]
+    java_options = [f"-D{name}={value}" for name, value in (properties or {}).items()]
+    command = [java, "-Xmx256m", *java_options, "-cp", str(_jars(suite) / "*"), main, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None, "it is a pipe"
         try:

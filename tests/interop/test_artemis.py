@@ -101,7 +101,9 @@ def test_messages_of_a_queue_arrive_once_over_a_restart(
         link.connect(b"")
         collected = link.receive(5.0)
         assert collected is not None
-        ids = [identity for each in collected.identities for identity in each if identity]
+        ids = [
+            identity for identities in collected.identities for identity in identities if identity
+        ]
         assert len(ids) == collected.count
         ledger.store(collected.bodies, ids)
     link.close()  # the broker has ended meanwhile: nothing is settled

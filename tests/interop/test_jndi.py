@@ -102,7 +102,7 @@ def test_qpid_jms_finds_destinations_of_any_name(tmp_path: Path, tell: Tell) -> 
         options += ["--amqp", "amqps://shop.example:5672?jms.clientID=till"]
         write_properties(properties, realm.listen(), *options)
 
-    given = {
+    java_properties = {
         "realm.names": str(names),
         "realm.count": str(len(DESTINATIONS)),
         "realm.jndi": str(properties),
@@ -110,7 +110,7 @@ def test_qpid_jms_finds_destinations_of_any_name(tmp_path: Path, tell: Tell) -> 
         "realm.user": str(tmp_path / "user.properties"),
         "realm.more": str(tmp_path / "more.properties"),
     }
-    found = run_java("qpid", ["penstock.interop.JndiTest"], given)
+    outcome = run_java("qpid", ["penstock.interop.JndiTest"], java_properties)
 
-    tell("Qpid JMS with JNDI", found)
-    assert str(found) == "4 of 4 pass"
+    tell("Qpid JMS with JNDI", outcome)
+    assert str(outcome) == "4 of 4 pass"

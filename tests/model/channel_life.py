@@ -151,9 +151,9 @@ class ChannelLife(Publishing, Leasing, Seeking):
         self.volatile_seen = False
         self.all_lasts = True
 
-    def first_id(self, asked: int) -> int:
-        """Return the position at which a durable begins that asked for ``asked``."""
-        return asked
+    def first_id(self, requested_id: int) -> int:
+        """Return the position at which a durable begins that asked for ``requested_id``."""
+        return requested_id
 
     def open_queue(self, readers: int, window: int) -> None:
         lasting = self.model.type in SURVIVING

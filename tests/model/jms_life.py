@@ -67,13 +67,13 @@ class JmsLife(ChannelLife):
         self.begin(
             definition, JmsModel(definition, EVENT_TIMEOUT_MS), limit, event_bytes=event_bytes
         )
-        self.left: set[int] = set()
+        self.former_subscriptions: set[int] = set()
         for even in listeners:
             self.listen(Listener(0, 20, even=even, confirms=True))
         self.open_durables(first, 3)
         self.publish_events(events, 0, producer=True)
 
-    def first_id(self, asked: int) -> int:
+    def first_id(self, requested_id: int) -> int:
         return self.play.channel.state.next_id  # SEM J3
 
     # --- subscribers ---------------------------------------------------------------------
@@ -119,7 +119,7 @@ class JmsLife(ChannelLife):
             subscription = random.choice(listeners)
             self.settle_time()
             if subscription in self.model.readers:
-                self.left.add(subscription)
+                self.former_subscriptions.add(subscription)
                 self.model.lost(subscription, self.play.now_us)
                 self.do(Disconnect(subscription))
 
@@ -128,10 +128,10 @@ class JmsLife(ChannelLife):
         Some of the events under way have arrived."""
         self.settle_time()
         listeners = [n for n, one in self.model.readers.items() if isinstance(one, Listener)]
-        if not (names := sorted({*listeners, *self.left})):
+        if not (names := sorted({*listeners, *self.former_subscriptions})):
             return
         former = random.choice(names)
-        self.left.discard(former)
+        self.former_subscriptions.discard(former)
         old = self.model.readers.get(former)
         even, start = random.random() < 0.5, 0
         if isinstance(old, Listener):

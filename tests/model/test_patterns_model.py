@@ -114,8 +114,8 @@ async def _live(lives: list[list[Step]]) -> None:
             channels = set(model.channels)
             names_heard: list[str] = []
 
-            def tell(found: tuple[ChannelOpened, ...], told: list[str] = names_heard) -> None:
-                told.extend(info.name for info in found)
+            def tell(channels: tuple[ChannelOpened, ...], names: list[str] = names_heard) -> None:
+                names.extend(info.name for info in channels)
 
             _, watched = realm.watches.begin(WatchChannels("a/*", 1), lambda _: True, tell)
             made = [name for name in channels if fits(name, "a/*")]

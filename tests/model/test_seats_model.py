@@ -33,7 +33,7 @@ class SeatsModel:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.seats: list[str] = []
-        self.there: dict[str, int] = {}
+        self.connected: dict[str, int] = {}
         """Connected sessions, with their subscriptions."""
         self.waited_ms: dict[str, int] = {}
         """Milliseconds that all owners have waited for each absent session."""
@@ -42,7 +42,7 @@ class SeatsModel:
 
     @property
     def away(self) -> list[str]:
-        return [session for session in self.seats if session not in self.there]
+        return [session for session in self.seats if session not in self.connected]
 
     def wait(self, now_ms: int) -> None:
         """Count what is over of the waiting, in steps, and begin the next one."""
@@ -66,17 +66,17 @@ class SeatsModel:
 
     def is_refused(self, session: str) -> bool:
         others = [session_ for session_ in self.seats if session_ != session]
-        return self.kind == "exclusive" and bool(others or session in self.there)
+        return self.kind == "exclusive" and bool(others or session in self.connected)
 
     def may_be_served(self) -> set[str]:
         """Return the sessions one of which may receive the next event."""
         match self.kind:
             case "priority":
-                return set(self.seats[:1]) & self.there.keys()
+                return set(self.seats[:1]) & self.connected.keys()
             case "serial" if self.away:
                 return set()
             case _:
-                return set(self.there)
+                return set(self.connected)
 
 
 class SeatsLife:
@@ -98,7 +98,7 @@ class SeatsLife:
         self.watch(delivered(self.play.do(command)))
 
     def watch(self, got: dict[int, list[int]]) -> None:
-        by_subscription = {number: session for session, number in self.model.there.items()}
+        by_subscription = {number: session for session, number in self.model.connected.items()}
         for subscription, ids in got.items():
             assert by_subscription[subscription] in self.model.may_be_served()
             assert not self.confirmed.intersection(ids), "confirmed, and delivered again"
@@ -109,7 +109,7 @@ class SeatsLife:
 
     def attach(self) -> None:
         session, model = self.random.choice(SESSIONS), self.model
-        if session in model.there:
+        if session in model.connected:
             return
         self.do(Sweep())
         self.subscription += 1
@@ -120,30 +120,30 @@ class SeatsLife:
             return
         if session not in model.seats:
             model.seats.append(session)
-        model.there[session] = self.subscription
+        model.connected[session] = self.subscription
         model.waited_ms.pop(session, None)
         self.do(command)
 
     def leave(self) -> None:
         """In order, or with the connection."""
-        if self.model.there:
+        if self.model.connected:
             self.do(Sweep())
-            session = self.random.choice(sorted(self.model.there))
+            session = self.random.choice(sorted(self.model.connected))
             self.model.leave(session)
             self.end(session, comes_back=False)
 
     def end(self, session: str, *, comes_back: bool) -> None:
-        subscription = self.model.there.pop(session)
+        subscription = self.model.connected.pop(session)
         self.held.pop(subscription, None)
         self.do(Detach(subscription, comes_back))
 
     def send_away(self) -> None:
         """The realm ends all connections, and takes none for a while."""
         self.do(Sweep())
-        if not self.model.there:
+        if not self.model.connected:
             return
         self.model.waits_from_ms, self.model.refuses_reconnects = None, True
-        for session in sorted(self.model.there):
+        for session in sorted(self.model.connected):
             self.end(session, comes_back=True)
         self.wait()
         self.model.refuses_reconnects = False
@@ -153,7 +153,7 @@ class SeatsLife:
     def take_over(self) -> None:
         by_snapshot = self.random.random() < 0.5
         (self.play.restart_from_snapshot if by_snapshot else self.play.restart)()
-        self.held, self.model.there, self.model.waits_from_ms = {}, {}, None
+        self.held, self.model.connected, self.model.waits_from_ms = {}, {}, None
 
     def unbind(self) -> None:
         self.do(Sweep())

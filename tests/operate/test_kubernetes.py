@@ -260,8 +260,8 @@ def test_prometheus_signs_in_and_checks_the_certificate_that_a_secret_has() -> N
         },
         "authorization": {"credentials": {"name": "token", "key": "token"}},
     }
-    given = scrape({**with_token, "serviceMonitor": named})
-    assert given["tlsConfig"]["serverName"] == "events.example.org"
+    settings = scrape({**with_token, "serviceMonitor": named})
+    assert settings["tlsConfig"]["serverName"] == "events.example.org"
     labels = of_kind("ServiceMonitor", render(with_user))["metadata"]["labels"]
     assert labels["release"] == "prometheus"
 

@@ -19,15 +19,15 @@ def realm() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("quota", "found"), [("50000 100000", 0.5), ("100000 100000\n", 1.0), ("150000 100000", 1.5)]
+    ("quota", "expected"), [("50000 100000", 0.5), ("100000 100000\n", 1.0), ("150000 100000", 1.5)]
 )
 def test_a_container_may_have_only_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, found: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: float
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     (tmp_path / "cpu.max").write_text(quota)
 
-    assert processors(tmp_path / "cpu.max") == found
+    assert processors(tmp_path / "cpu.max") == expected
 
 
 @pytest.mark.parametrize("quota", ["max 100000", "", "100000 0", None])

@@ -71,11 +71,17 @@ def test_prometheus_reads_the_configurations_of_the_pages(
 
 
 def test_the_configuration_for_kubernetes_finds_the_pods_of_the_chart() -> None:
-    (block,) = [each for each in CONFIGURATIONS if "kubernetes_sd_configs" in job_of(each)]
+    (block,) = [
+        configuration
+        for configuration in CONFIGURATIONS
+        if "kubernetes_sd_configs" in job_of(configuration)
+    ]
     job = job_of(block)
-    (names,) = [each["namespaces"]["names"] for each in job["kubernetes_sd_configs"]]
+    (names,) = [
+        configuration["namespaces"]["names"] for configuration in job["kubernetes_sd_configs"]
+    ]
     objects = render({"tls": {"secretName": "certificate"}})
-    found = {
+    addresses = {
         f"{document['metadata']['name']};{port['name']}"
         for document in objects
         if document["kind"] == "Service"
@@ -91,7 +97,7 @@ def test_the_configuration_for_kubernetes_finds_the_pods_of_the_chart() -> None:
 
     assert names == ["events"]
     assert [rule["regex"] for rule in job["relabel_configs"]] == ["shop-penstock-nodes;http"]
-    assert "shop-penstock-nodes;http" in found
+    assert "shop-penstock-nodes;http" in addresses
     assert job["tls_config"]["server_name"] == endpoint["tlsConfig"]["serverName"]
 
 

@@ -11,9 +11,9 @@ from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_server.settings.loading import InForce, described, in_force, load, variable_of
 
 
-def refusal(*given: Any, **named: Any) -> str:
+def refusal(*arguments: Any, **options: Any) -> str:
     with pytest.raises(InvalidArgument) as refused:
-        load(*given, **named)
+        load(*arguments, **options)
     return str(refused.value)
 
 
@@ -138,8 +138,8 @@ def test_what_is_in_force_tells_value_unit_and_origin() -> None:
         )
     }
 
-    def described_option(each: InForce) -> tuple[Any, str, str]:
-        return each.value, each.unit, each.origin
+    def described_option(option: InForce) -> tuple[Any, str, str]:
+        return option.value, option.unit, option.origin
 
     assert list(options) == [path for path, *_ in described()]
     assert described_option(options["listen.host"]) == ("a", "", "file")

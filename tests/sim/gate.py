@@ -25,29 +25,29 @@ class Gate:
     life."""
 
     def __init__(self) -> None:
-        self.known = Known(is_paused=False, changes=0)
+        self.last_known = Known(is_paused=False, changes=0)
 
     async def turn(self, world: World, *, paused: bool) -> None:
         """Pause publishing, or resume it."""
-        changes = self.known.changes + 1
-        self.known = Known(paused if paused == self.known.is_paused else None, changes)
+        changes = self.last_known.changes + 1
+        self.last_known = Known(paused if paused == self.last_known.is_paused else None, changes)
         await world.realm.pause(paused)
-        self.known = Known(paused, changes)
+        self.last_known = Known(paused, changes)
         world.note(f"paused {paused}")
 
     def recovered(self, *, paused: bool) -> None:
         """Check the state that a restart recovered."""
-        assert self.known.is_paused in (None, paused), f"a restart made paused {paused}"
-        self.known = Known(paused, self.known.changes)
+        assert self.last_known.is_paused in (None, paused), f"a restart made paused {paused}"
+        self.last_known = Known(paused, self.last_known.changes)
 
     def accepted(self, before: Known) -> None:
         """Check that publishing was not paused when a new event was accepted; ``before`` is the
         state known when it was sent."""
-        was_paused = self.known == before and before.is_paused
+        was_paused = self.last_known == before and before.is_paused
         assert not was_paused, "publishing is paused, and something was published"
 
     def refused(self, before: Known) -> None:
-        was_open = self.known == before and before.is_paused is False
+        was_open = self.last_known == before and before.is_paused is False
         assert not was_open, "publishing is not paused, and was refused as if it were"
 
     async def published(self, publish: Awaitable[T], *, is_retry: bool = False) -> T:
@@ -56,7 +56,7 @@ class Gate:
         ``is_retry``: it may be stored already; then it is recognized even while publishing is
         paused (SEM X3).
         """
-        before = self.known
+        before = self.last_known
         try:
             answered = await publish
         except PublishingPaused:

@@ -245,7 +245,7 @@ class Pipelined:
         ledger.offered.update(datas)
         ledger.doubtful[label] = tuple(datas)
         answer = await publisher.begin(bodies_of_events(events))
-        before, life = world.gate.known, world.lives
+        before, life = world.gate.last_known, world.lives
 
         def record_answer(done: asyncio.Future[range]) -> None:
             error = None if done.cancelled() else done.exception()

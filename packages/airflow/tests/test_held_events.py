@@ -95,8 +95,8 @@ async def test_stored_events_of_a_durable_are_acknowledged(
 
     documents = await settle(url, [True] * 3, **DURABLE)
 
-    assert [each["data"] for each in documents] == ["0", "1", "2"]
-    assert {each["channel"] for each in documents} == {"orders"}
+    assert [document["data"] for document in documents] == ["0", "1", "2"]
+    assert {document["channel"] for document in documents} == {"orders"}
     assert billing.info().outstanding == 0
 
 
@@ -106,7 +106,9 @@ async def test_stored_events_of_a_queue_are_removed(queue: penstock.Queue, url: 
 
     documents = await settle(url, [True], **QUEUE)
 
-    assert [(each["queue"], each["data_base64"]) for each in documents] == [("work", "/w==")]
+    assert [(document["queue"], document["data_base64"]) for document in documents] == [
+        ("work", "/w==")
+    ]
     assert documents[0]["properties"] == {"price": 2.5}
     assert queue.info().events == 0
 
@@ -122,8 +124,8 @@ async def test_a_durable_over_a_pattern_reads_all_its_channels(
 
     documents = await settle(url, [True, True], channel="shop/*", durable="billing")
 
-    assert {each["channel"] for each in documents} == {"shop/north", "shop/south"}
-    assert all(each["data"] == each["channel"] for each in documents)
+    assert {document["channel"] for document in documents} == {"shop/north", "shop/south"}
+    assert all(document["data"] == document["channel"] for document in documents)
 
 
 @on_a_loop
@@ -134,7 +136,7 @@ async def test_a_selector_chooses_events(orders: penstock.Channel, url: str) -> 
 
     documents = await settle(url, [True], **DURABLE, selector="price > 5")
 
-    assert [each["data"] for each in documents] == ["dear"]
+    assert [document["data"] for document in documents] == ["dear"]
 
 
 @pytest.mark.parametrize("type", ["shared", "exclusive"])
@@ -174,7 +176,7 @@ async def test_no_event_is_acknowledged_after_one_that_is_not_stored(
 
     assert billing.info().outstanding == 2
     documents = await settle(url, [True, True], **DURABLE)
-    assert [each["data"] for each in documents] == ["1", "2"]
+    assert [document["data"] for document in documents] == ["1", "2"]
 
 
 @pytest.mark.parametrize("source", [DURABLE, QUEUE])

@@ -106,11 +106,13 @@ def test_a_receiver_that_settles_second_is_told_that_the_realm_has(
 # --- how long a subscription lasts (messaging, 3.5.3, 3.5.6) ------------------------------------
 
 
-@pytest.mark.parametrize("asked", ["link-detach", "session-end", "connection-close", "never"])
-def test_a_durable_subscription_says_that_it_lasts(dial: Dial, asked: str) -> None:
+@pytest.mark.parametrize(
+    "expiry_policy", ["link-detach", "session-end", "connection-close", "never"]
+)
+def test_a_durable_subscription_says_that_it_lasts(dial: Dial, expiry_policy: str) -> None:
     """Who would like it to end with its link, session or connection closes the link."""
     peer = dial()
-    source = terminus(0x28, "news", UInt(2), Symbol(asked), capability="topic")
+    source = terminus(0x28, "news", UInt(2), Symbol(expiry_policy), capability="topic")
     peer.say(opened() + receiver(source=source))
 
     answered = fields(peer.next(ATTACH))[5]

@@ -137,8 +137,8 @@ def test_messages_that_differ_in_their_data_alone_are_one_table() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=300)), min_size=1, max_size=9))
-def test_messages_of_any_lengths_are_what_they_were(given: list[tuple[bool, bytes]]) -> None:
-    raws = [message(durable=d, body=section(DATA, encode(data))) for d, data in given]
+def test_messages_of_any_lengths_are_what_they_were(contents: list[tuple[bool, bytes]]) -> None:
+    raws = [message(durable=d, body=section(DATA, encode(data))) for d, data in contents]
 
     batch = stored(*raws)
 

@@ -112,9 +112,9 @@ def test_what_is_undeliverable_here_is_for_others(
     assert header[4:] == ([UInt(1)] if failed else [])
 
 
-def header_of(found: Any) -> list[Any]:
+def header_of(delivery: Any) -> list[Any]:
 
-    return fields(sections_of(message_in(found)).header)
+    return fields(sections_of(message_in(delivery)).header)
 
 
 def test_it_is_for_another_link_of_the_same_connection_too(
@@ -199,8 +199,8 @@ def test_annotations_are_merged_into_the_message_as_it_comes_again(
     assert annotations_of(transfer) == {Symbol("x-opt-penstock-tag"): "kept", **first, **again}
 
 
-def annotations_of(found: Any) -> dict[Any, Any]:
-    return entries(sections_of(message_in(found)).message_annotations)
+def annotations_of(delivery: Any) -> dict[Any, Any]:
+    return entries(sections_of(message_in(delivery)).message_annotations)
 
 
 def test_a_subscriber_of_a_topic_finds_what_it_has_added(

@@ -46,8 +46,8 @@ EXACT: Final = Symbol("x-opt-penstock-properties")
 class Said:
     """What AMQP is told of an event that lives a day already, or just came."""
 
-    def __init__(self, given: Event) -> None:
-        batch = stamp(body_of([given]), Span(0, 1), NOW_MS * 1_000)
+    def __init__(self, event: Event) -> None:
+        batch = stamp(body_of([event]), Span(0, 1), NOW_MS * 1_000)
         messages = EncodedMessages(OutgoingBatch((Span(0, 1),), batch=batch), NOW_MS * 1_000)
         raw = sections_of(messages.message(0, 0))
         self.left_out = messages.left_out

@@ -377,7 +377,7 @@ def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(dialogue: Dialogue) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "condition"),
+    ("instruction", "condition"),
     [
         (discharge(), DECODE),
         (discharge(None), DECODE),
@@ -394,11 +394,11 @@ def test_3_4_3_whoever_waits_for_no_answer_loses_the_link(dialogue: Dialogue) ->
     ],
 )  # fmt: skip
 def test_4_3_what_a_coordinator_cannot_do_is_rejected(
-    dialogue: Dialogue, asked: bytes, condition: str
+    dialogue: Dialogue, instruction: bytes, condition: str
 ) -> None:
     dialogue.say(coordinator(0))
     granted(dialogue)
-    dialogue.say(transfer(0, 0, asked), transfer(0, 1, declare()))
+    dialogue.say(transfer(0, 0, instruction), transfer(0, 1, declare()))
 
     refused, declared = [dialogue.hear(DISPOSITION).values[4] for _ in range(2)]
     assert str(refused.value[0].value[0]) == condition

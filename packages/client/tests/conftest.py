@@ -31,7 +31,7 @@ def relay(realm: penstock.Realm) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def there(realm: penstock.Realm) -> Iterator[Session]:
+def direct_session(realm: penstock.Realm) -> Iterator[Session]:
     """Another session, which does not go through the relay."""
     with realm.connect() as session:
         yield session

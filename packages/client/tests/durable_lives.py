@@ -25,11 +25,11 @@ CLIENTS = ("blocking", "asyncio")
 WAIT_S = 30.0
 
 
-async def do(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+async def do(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call a method of either client, and return its result."""
     if inspect.iscoroutinefunction(call):
-        return await call(*given, **named)
-    return await asyncio.to_thread(call, *given, **named)
+        return await call(*arguments, **options)
+    return await asyncio.to_thread(call, *arguments, **options)
 
 
 @asynccontextmanager

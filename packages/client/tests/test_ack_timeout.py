@@ -160,14 +160,14 @@ def test_a_blocking_client_has_all_of_it(session: Session, orders: Channel) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("timeout", "said"),
     [
         ("long", "ack_timeout is 'long'; give seconds"),
         (0.05, "ack_timeout is 50 ms; allowed are 100 to"),
         ("400d", "ack_timeout is 34560000000 ms"),
     ],
 )
-def test_a_timeout_that_cannot_be_is_refused(orders: Channel, given: Any, said: str) -> None:
+def test_a_timeout_that_cannot_be_is_refused(orders: Channel, timeout: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        orders.durables.create("team", ack_timeout=given)
+        orders.durables.create("team", ack_timeout=timeout)
     assert orders.durables.list() == []

@@ -63,7 +63,7 @@ class Life:
         self.kind = kind
         self.at_once = kind not in CUMULATIVE
         self.seat = durable.subscribe()
-        self.left = [0, 1, 3, 4, 5] if self.at_once else [3, 4, 5]
+        self.remaining_ids = [0, 1, 3, 4, 5] if self.at_once else [3, 4, 5]
         """Outstanding once 2 is acknowledged."""
 
     async def says(self, clients: int, outstanding: int, pending: int, redelivered: int) -> None:
@@ -89,7 +89,7 @@ class Life:
     async def settles(self, events: list[Any]) -> None:
         await do(self.seat.ack, [2])
         await do(self.seat.ack, [2])  # SEM D15: no effect
-        events_left = len(self.left)
+        events_left = len(self.remaining_ids)
         await self.says(1, events_left, events_left, redelivered=0)
         await do(events[4].rollback)
         await do(self.seat.flush)
@@ -100,20 +100,20 @@ class Life:
             await self.says(1, 3, 2, redelivered=0)
 
     async def is_browsed(self) -> None:
-        assert await read(self.durable.browse()) == self.left
-        assert (await do(self.channel.info)).events == len(self.left)
+        assert await read(self.durable.browse()) == self.remaining_ids
+        assert (await do(self.channel.info)).events == len(self.remaining_ids)
 
     async def is_left(self) -> None:
         """SEM D13."""
         await do(self.seat.close)
-        events_left = len(self.left)
+        events_left = len(self.remaining_ids)
         await self.says(0, events_left, 0, redelivered=events_left if self.at_once else 0)
 
     async def is_fetched_from(self) -> None:
         fetched = await do(self.durable.fetch, 2, WAIT_S)
         fetched += await do(self.durable.fetch, 10, 0.05)
-        assert ids(fetched) == self.left
-        expected = dict.fromkeys(self.left, 1 if self.at_once else 0)
+        assert ids(fetched) == self.remaining_ids
+        expected = dict.fromkeys(self.remaining_ids, 1 if self.at_once else 0)
         if self.at_once:
             expected[4] = 2
         assert counts(fetched) == expected

@@ -58,8 +58,8 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
 
 
 @pytest.fixture
-def session(there: Session) -> Session:
-    return there
+def session(direct_session: Session) -> Session:
+    return direct_session
 
 
 @pytest.mark.parametrize("format", ["iceberg", "delta", "parquet"])
@@ -549,15 +549,15 @@ def test_a_running_archiver_copies_new_events_and_waits_for_its_catalog(
 )
 def test_what_does_not_exist_is_named(
     catalog: Catalog,
-    there: Session,
+    direct_session: Session,
     create: Callable[[Session], object],
     error: type[Exception],
     message: str,
 ) -> None:
-    create(there)
+    create(direct_session)
 
     with pytest.raises(error, match=message):
-        Run(there, durable="lake").once()
+        Run(direct_session, durable="lake").once()
 
 
 def test_a_failure_after_a_commit_copies_no_event_again(

@@ -137,7 +137,7 @@ def test_a_blocking_client_has_all_of_it(session: Session, orders: Channel) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "ms"),
+    ("duration", "ms"),
     [
         ("5s", 5_000),
         ("1.5s", 1_500),
@@ -151,18 +151,18 @@ def test_a_blocking_client_has_all_of_it(session: Session, orders: Channel) -> N
         (timedelta(minutes=2), 120_000),
     ],
 )
-def test_a_duration_is_seconds_a_text_or_a_timedelta(given: Any, ms: int) -> None:
-    assert milliseconds(given, "delay") == ms
+def test_a_duration_is_seconds_a_text_or_a_timedelta(duration: Any, ms: int) -> None:
+    assert milliseconds(duration, "delay") == ms
 
 
 @pytest.mark.parametrize(
-    "given",
+    "duration",
     ["", "5", "5 s", "-5s", "five", "5w", -1, float("nan"), float("inf"), True, None, b"5s",
      timedelta(seconds=-1), "9" * 16 + "s"],
 )  # fmt: skip
-def test_anything_else_is_refused_and_told_what_would_be_right(given: Any) -> None:
+def test_anything_else_is_refused_and_told_what_would_be_right(duration: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"delay is .*; give seconds, 0 or more, a text such"):
-        milliseconds(given, "delay")
+        milliseconds(duration, "delay")
 
 
 @pytest.mark.spec("D18")

@@ -60,11 +60,11 @@ class Unlistable(dict[PeerConnection, None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = threading.Event()
+        self.was_listed = threading.Event()
 
     def __iter__(self) -> Iterator[PeerConnection]:
-        if not self.asked.is_set():
-            self.asked.set()
+        if not self.was_listed.is_set():
+            self.was_listed.set()
             raise LookupError("no connection to look at")
         return super().__iter__()
 
@@ -75,7 +75,7 @@ def test_an_embedded_realm_says_at_close_what_its_listener_failed_with_and_is_ov
     folder = tmp_path / "realm"
     realm = penstock.Realm(folder)
     realm.listener.connections = connections = Unlistable()
-    assert connections.asked.wait(PATIENCE_S), "connections are checked regularly"
+    assert connections.was_listed.wait(PATIENCE_S), "connections are checked regularly"
 
     with pytest.raises(LookupError, match="no connection to look at"):
         realm.close()

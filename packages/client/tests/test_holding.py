@@ -52,8 +52,8 @@ def test_what_was_held_comes_back_counted(lake: Durable) -> None:
 
 
 @pytest.mark.spec("D14")
-def test_a_hold_refuses_other_clients(lake: Durable, there: Session) -> None:
-    other_durable = there.channels.get("orders").durables.get("lake")
+def test_a_hold_refuses_other_clients(lake: Durable, direct_session: Session) -> None:
+    other_durable = direct_session.channels.get("orders").durables.get("lake")
     with lake.hold():
         with pytest.raises(DurableInUse, match="held as a whole"):
             other_durable.hold().open()
@@ -145,9 +145,9 @@ def test_whoever_deletes_the_durable_ends_the_hold(lake: Durable, orders: Channe
 
 @pytest.mark.slow
 def test_a_lost_connection_returns_taken_events_and_the_hold_continues(
-    realm: penstock.Realm, relay: Relay, there: Session
+    realm: penstock.Realm, relay: Relay, direct_session: Session
 ) -> None:
-    orders = there.channels.create("orders")
+    orders = direct_session.channels.create("orders")
     orders.publish_many([penstock.Event(str(n).encode()) for n in range(10)])
     seen = orders.durables.create("lake", type="serial")
     with penstock.connect(relay.url) as session:

@@ -13,8 +13,8 @@ WAIT_S = 30.0
 
 
 @pytest.fixture
-def orders(there: Session) -> Channel:
-    return there.channels.create("orders", type="persistent", engine="jms")
+def orders(direct_session: Session) -> Channel:
+    return direct_session.channels.create("orders", type="persistent", engine="jms")
 
 
 @pytest.mark.spec("J2", "J3")
@@ -36,9 +36,11 @@ def test_events_reach_connected_subscribers_and_are_not_kept(orders: Channel) ->
 
 @pytest.mark.spec("T6", "J2")
 @pytest.mark.parametrize("capacity", [1, 10])
-def test_what_a_connected_subscriber_receives_is_not_dead(there: Session, capacity: int) -> None:
-    dead = there.channels.create("dead", type="persistent")
-    orders = there.channels.create(
+def test_what_a_connected_subscriber_receives_is_not_dead(
+    direct_session: Session, capacity: int
+) -> None:
+    dead = direct_session.channels.create("dead", type="persistent")
+    orders = direct_session.channels.create(
         "orders", type="persistent", engine="jms", capacity=capacity, dead_event_store="dead"
     )
     with orders.subscribe() as subscription:

@@ -156,7 +156,7 @@ def test_what_is_fetched_keeps_to_lanes(durable: Durable) -> None:
 
 @pytest.mark.spec("D11", "D13")
 def test_lanes_outlive_lost_connections(
-    relay: Relay, realm: penstock.Realm, there: Session
+    relay: Relay, realm: penstock.Realm, direct_session: Session
 ) -> None:
     random, acked = Random(13), list[int | None]()
     with penstock.connect(relay.url) as session:
@@ -184,7 +184,7 @@ def test_lanes_outlive_lost_connections(
                 acked.append(event.event_id)
                 if len(set(acked)) == EVENTS:
                     break
-    mine = there.channels.get("orders").durables.get("d")
+    mine = direct_session.channels.get("orders").durables.get("d")
 
     assert by_lane(acked) == IN_ORDER
     eventually(lambda: mine.info().outstanding == 0)

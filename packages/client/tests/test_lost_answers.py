@@ -36,9 +36,9 @@ def work(session: Session) -> Queue:
 
 @pytest.mark.spec("X2")
 def test_a_commit_whose_answer_is_lost_is_done_once_and_its_ids_are_known(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
-    stored = there.channels.get("orders")
+    stored = direct_session.channels.get("orders")
     stored.publish(b"earlier")
     with orders.transaction() as tx, ThreadPoolExecutor(1) as pool:
         tx.publish_many([penstock.Event()] * 3)
@@ -55,25 +55,25 @@ def test_a_commit_whose_answer_is_lost_is_done_once_and_its_ids_are_known(
 
 @pytest.mark.spec("X2", "X4")
 def test_so_is_one_over_several_stores(
-    relay: Relay, session: Session, orders: Channel, work: Queue, there: Session
+    relay: Relay, session: Session, orders: Channel, work: Queue, direct_session: Session
 ) -> None:
     with session.transaction() as tx, ThreadPoolExecutor(1) as pool:
         tx.publish(orders, b"")
         tx.publish_many(work, [penstock.Event()] * 2)
         relay.hold_answers()
         waiting = pool.submit(tx.commit)
-        eventually(lambda: there.queues.get("work").info().events == 2)
+        eventually(lambda: direct_session.queues.get("work").info().events == 2)
         relay.cut()
         relay.release_answers()
 
         assert waiting.result(WAIT_S) == {"orders": range(1), "work": range(2)}
-    assert there.channels.get("orders").info().events == 1
+    assert direct_session.channels.get("orders").info().events == 1
 
 
 @pytest.mark.spec("X1")
 @pytest.mark.parametrize("size", [10, 1 << 20])
 def test_a_commit_goes_through_a_connection_that_ends_meanwhile(
-    relay: Relay, orders: Channel, there: Session, size: int
+    relay: Relay, orders: Channel, direct_session: Session, size: int
 ) -> None:
     with ThreadPoolExecutor(1) as pool, orders.transaction() as tx:
         tx.publish_many([penstock.Event(data=bytes(size))] * 40)
@@ -81,12 +81,12 @@ def test_a_commit_goes_through_a_connection_that_ends_meanwhile(
         relay.cut()
 
         assert waiting.result(WAIT_S) == range(40)
-    assert there.channels.get("orders").info().events == 40
+    assert direct_session.channels.get("orders").info().events == 40
 
 
 @pytest.mark.spec("X2")
 def test_an_abort_whose_answer_is_lost_is_an_abort(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
     with orders.transaction() as tx, ThreadPoolExecutor(1) as pool:
         tx.publish(b"")
@@ -96,8 +96,8 @@ def test_an_abort_whose_answer_is_lost_is_an_abort(
         relay.release_answers()
         waiting.result(WAIT_S)
 
-    assert not there.is_committed(tx.id)
-    assert there.channels.get("orders").info().last_event_id == -1
+    assert not direct_session.is_committed(tx.id)
+    assert direct_session.channels.get("orders").info().last_event_id == -1
 
 
 @pytest.mark.spec("X1", "X2")
@@ -168,10 +168,10 @@ def test_a_rollback_of_what_went_back_with_the_connection_is_done_already(
 
 
 def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown(
-    relay: Relay, work: Queue, there: Session
+    relay: Relay, work: Queue, direct_session: Session
 ) -> None:
     work.push(b"")
-    stored = there.queues.get("work")
+    stored = direct_session.queues.get("work")
     with work.reader(transactional=True) as reader, ThreadPoolExecutor(1) as pool:
         reader.fetch(1, WAIT_S)
         relay.hold_answers()
@@ -188,9 +188,9 @@ def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown(
 
 @pytest.mark.spec("Q1")
 def test_a_plain_reader_continues_after_lost_connections(
-    relay: Relay, work: Queue, there: Session
+    relay: Relay, work: Queue, direct_session: Session
 ) -> None:
-    writer = there.queues.get("work")
+    writer = direct_session.queues.get("work")
     seen: list[int | None] = []
     with suppress(ConnectionLost), work.reader(window=5, timeout=WAIT_S) as reader:
         events = iter(reader)
@@ -203,12 +203,14 @@ def test_a_plain_reader_continues_after_lost_connections(
     assert {*seen} == set(range(80))
 
 
-def test_a_pop_waits_over_a_lost_connection(relay: Relay, work: Queue, there: Session) -> None:
+def test_a_pop_waits_over_a_lost_connection(
+    relay: Relay, work: Queue, direct_session: Session
+) -> None:
     assert work.pop(0.0) is None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(work.pop)
         relay.cut()
-        there.queues.get("work").push(b"late")
+        direct_session.queues.get("work").push(b"late")
 
         event = waiting.result(WAIT_S)
 

@@ -157,18 +157,18 @@ def test_an_invalid_pattern_is_refused_with_an_explanation(session: Session) -> 
 
 @pytest.mark.spec("D21", "J5")
 def test_a_pattern_outlives_a_lost_connection_and_hears_of_what_was_made_meanwhile(
-    relay: Relay, there: Session
+    relay: Relay, direct_session: Session
 ) -> None:
-    there.channels.create("a/1")
+    direct_session.channels.create("a/1")
     with (
         penstock.connect(relay.url) as session,
         session.subscribe("a/*", start="earliest") as subscription,
     ):
-        there.channels.get("a/1").publish(b"1")
+        direct_session.channels.get("a/1").publish(b"1")
         assert got(subscription, 1) == [("a/1", b"1")]
         relay.cut()
-        there.channels.create("a/2").publish(b"2")
-        there.channels.get("a/1").publish(b"3")
+        direct_session.channels.create("a/2").publish(b"2")
+        direct_session.channels.get("a/1").publish(b"3")
 
         assert got(subscription, 2) == [("a/1", b"3"), ("a/2", b"2")]
 

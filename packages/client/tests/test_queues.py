@@ -207,12 +207,12 @@ def test_a_peek_with_a_selector_gives_no_more_than_was_asked_for(work: Queue) ->
     assert ids(work.peek(2, selector="n >= 1999")) == [1_999]
 
 
-@pytest.mark.parametrize("given", ["3", 1.5, True, -1, 1 << 63])
-def test_a_range_that_cannot_be_purged_is_refused(ten: Queue, given: int) -> None:
+@pytest.mark.parametrize("position", ["3", 1.5, True, -1, 1 << 63])
+def test_a_range_that_cannot_be_purged_is_refused(ten: Queue, position: int) -> None:
     with pytest.raises(penstock.InvalidArgument, match=r"start is .*; give an event id"):
-        ten.purge(start=given)
+        ten.purge(start=position)
     with pytest.raises(penstock.InvalidArgument, match=r"end is .*; give an event id"):
-        ten.purge(end=given)
+        ten.purge(end=position)
 
     assert ten.info().events == 10
 

@@ -32,9 +32,9 @@ def orders(session: Session) -> Channel:
 
 @pytest.mark.spec("X3")
 def test_publishes_without_an_answer_are_sent_again_and_stored_once_in_order(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
-    stored = there.channels.get("orders")
+    stored = direct_session.channels.get("orders")
     with orders.producer(batch_events=1) as producer:
         relay.hold_answers()
         for n in range(50):
@@ -53,7 +53,7 @@ def test_publishes_without_an_answer_are_sent_again_and_stored_once_in_order(
 @pytest.mark.slow
 @pytest.mark.spec("D11", "D13")
 def test_strict_order_outlives_lost_connections(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
     random, acked = Random(12), list[int | None]()
     orders.publish_many([penstock.Event() for _ in range(120)])
@@ -77,12 +77,12 @@ def test_strict_order_outlives_lost_connections(
 
     first_time = list(dict.fromkeys(acked))  # an ack that was lost is given again
     assert first_time == list(range(120))
-    assert there.channels.get("orders").durables.get("d").info().outstanding == 0
+    assert direct_session.channels.get("orders").durables.get("d").info().outstanding == 0
 
 
 @pytest.mark.spec("X3")
 def test_what_is_published_without_a_connection_is_stored_when_there_is_one(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
     relay.close_door()
     relay.cut()
@@ -91,14 +91,14 @@ def test_what_is_published_without_a_connection_is_stored_when_there_is_one(
         relay.open_door()
 
         assert [future.result(WAIT_S) for future in waiting] == [0, 1, 2]
-    stored = there.channels.get("orders")
+    stored = direct_session.channels.get("orders")
     assert [event.data for event in stored.browse()] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.slow
 @pytest.mark.spec("X3")
 def test_a_large_publish_whose_answer_is_lost_is_stored_once(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
     events = [penstock.Event(data=bytes(1 << 20), properties={"n": n}) for n in range(40)]
     with ThreadPoolExecutor(1) as pool:
@@ -106,16 +106,16 @@ def test_a_large_publish_whose_answer_is_lost_is_stored_once(
         relay.cut()
 
         assert waiting.result(WAIT_S) == range(40)
-    assert there.channels.get("orders").info().events == 40
+    assert direct_session.channels.get("orders").info().events == 40
 
 
 def test_a_channel_that_was_created_without_an_answer_is_found(
-    relay: Relay, session: Session, there: Session
+    relay: Relay, session: Session, direct_session: Session
 ) -> None:
     relay.hold_answers()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(session.channels.create, "new", ttl=5_000)
-        eventually(lambda: there.channels.list() == ["new"])
+        eventually(lambda: direct_session.channels.list() == ["new"])
         relay.cut()
         relay.release_answers()
 
@@ -124,10 +124,10 @@ def test_a_channel_that_was_created_without_an_answer_is_found(
 
 
 def test_what_may_not_be_done_twice_is_reported_as_unknown(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
     orders.publish(b"a")
-    seen = there.channels.get("orders")
+    seen = direct_session.channels.get("orders")
     relay.hold_answers()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(orders.purge)
@@ -144,9 +144,9 @@ def test_what_may_not_be_done_twice_is_reported_as_unknown(
 @pytest.mark.slow
 @pytest.mark.spec("E6")
 def test_a_subscription_continues_after_a_reconnect(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
-    writer = there.channels.get("orders")
+    writer = direct_session.channels.get("orders")
     ids: list[int] = []
     with orders.subscribe(start="earliest", selector="n <> 7") as subscription:
         for part in range(5):
@@ -251,14 +251,14 @@ def test_an_exclusive_seat_survives_its_connection(relay: Relay, orders: Channel
 
 
 def test_a_fetch_continues_after_a_lost_connection(
-    relay: Relay, orders: Channel, there: Session
+    relay: Relay, orders: Channel, direct_session: Session
 ) -> None:
     durable = orders.durables.create("d")
     assert durable.fetch(1) == []
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(durable.fetch, 1, WAIT_S)
         relay.cut()
-        there.channels.get("orders").publish(b"late")
+        direct_session.channels.get("orders").publish(b"late")
 
         assert [event.data for event in waiting.result(WAIT_S)] == [b"late"]
 
@@ -331,13 +331,13 @@ def test_a_different_realm_at_the_same_address_is_refused(relay: Relay) -> None:
 
 
 def test_a_lost_settlement_is_reported_and_makes_flush_say_so(
-    relay: Relay, orders: Channel, session: Session, there: Session
+    relay: Relay, orders: Channel, session: Session, direct_session: Session
 ) -> None:
     reports: list[penstock.PenstockError] = []
     session.on_error(reports.append)
     orders.publish(b"")
     durable = orders.durables.create("d")
-    seen_there = there.channels.get("orders").durables.get("d")
+    seen_there = direct_session.channels.get("orders").durables.get("d")
     with durable.subscribe(window=1) as subscription:
         batch = subscription.next_batch(WAIT_S)
         assert batch is not None

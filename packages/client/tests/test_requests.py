@@ -380,8 +380,8 @@ def test_blocking_loops_give_events_that_can_be_replied_to(session: Session) -> 
 
 @pytest.mark.slow
 @pytest.mark.spec("R3")
-def test_a_request_outlives_a_connection_that_is_cut(relay: Relay, there: Session) -> None:
-    work = there.queues.create("work")
+def test_a_request_outlives_a_connection_that_is_cut(relay: Relay, direct_session: Session) -> None:
+    work = direct_session.queues.create("work")
     with penstock.connect(relay.url) as session, ThreadPoolExecutor(1) as pool:
         pending_reply = pool.submit(session.queues.get("work").request, b"a", PATIENT)
         request = work.pop(PATIENT)
@@ -390,4 +390,4 @@ def test_a_request_outlives_a_connection_that_is_cut(relay: Relay, there: Sessio
         request.reply(b"b")
 
         assert pending_reply.result(PATIENT).data == b"b"
-    eventually(lambda: there.queues.list() == ["work"])
+    eventually(lambda: direct_session.queues.list() == ["work"])

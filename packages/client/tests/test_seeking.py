@@ -207,9 +207,9 @@ def test_it_outlives_the_realm(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_whose_answer_is_lost_is_done_once(relay: Relay, there: Session) -> None:
+def test_one_whose_answer_is_lost_is_done_once(relay: Relay, direct_session: Session) -> None:
     """The repeated seek gets the first answer, and does not skip events published since."""
-    orders = there.channels.create("orders")
+    orders = direct_session.channels.create("orders")
     theirs = orders.durables.create("billing")
     orders.publish_many([penstock.Event()] * 3)
     with penstock.connect(relay.url) as session, ThreadPoolExecutor(1) as pool:

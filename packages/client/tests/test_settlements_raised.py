@@ -162,9 +162,9 @@ def interrupt(relay: Relay, session: Session) -> None:
 
 @pytest.mark.parametrize("kind", ["loop", "fetch"])
 def test_an_event_in_hand_when_the_connection_was_lost_is_not_acknowledged_silently(
-    relay: Relay, there: Session, kind: str
+    relay: Relay, direct_session: Session, kind: str
 ) -> None:
-    orders = there.channels.create("orders")
+    orders = direct_session.channels.create("orders")
     orders.publish(b"0")
     orders.durables.create("d")
     with penstock.connect(relay.url) as session:
@@ -180,9 +180,9 @@ def test_an_event_in_hand_when_the_connection_was_lost_is_not_acknowledged_silen
 
 @pytest.mark.parametrize("by_batch", [False, True])
 def test_a_loop_that_acknowledges_by_itself_goes_on_over_a_lost_connection(
-    relay: Relay, there: Session, by_batch: bool
+    relay: Relay, direct_session: Session, by_batch: bool
 ) -> None:
-    orders = there.channels.create("orders")
+    orders = direct_session.channels.create("orders")
     orders.publish(b"0")
     orders.durables.create("d")
     heard: list[PenstockError] = []

@@ -223,8 +223,8 @@ async def test_what_is_recalled_before_the_seat_is_known_again_is_not_handed_out
         async with durable.subscribe(window=10) as seat:
             request = seat._seat.request
 
-            async def heard_late(*given: Any) -> Any:
-                answer = await request(*given)
+            async def heard_late(*arguments: Any) -> Any:
+                answer = await request(*arguments)
                 batch = await seat.next_batch(30)
                 assert batch is not None
                 await batch[0].rollback()

@@ -67,28 +67,32 @@ def parameters(kind: type, name: str) -> list[tuple[str, object, object]] | None
     return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
 
 
-@pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
-def test_both_clients_have_the_same_methods(there: type, here: type) -> None:
-    there_too = public(there) - ONLY_ASYNC.get(there, set())
+@pytest.mark.parametrize(("async_class", "blocking_class"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_clients_have_the_same_methods(async_class: type, blocking_class: type) -> None:
+    async_names = public(async_class) - ONLY_ASYNC.get(async_class, set())
 
-    assert there_too == public(here) - ONLY_BLOCKING.get(here, set())
+    assert async_names == public(blocking_class) - ONLY_BLOCKING.get(blocking_class, set())
 
 
-@pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
-def test_methods_of_one_name_take_the_same_parameters(there: type, here: type) -> None:
-    shared_names = public(there) & public(here)
+@pytest.mark.parametrize(("async_class", "blocking_class"), PAIRS, ids=lambda kind: kind.__name__)
+def test_methods_of_one_name_take_the_same_parameters(
+    async_class: type, blocking_class: type
+) -> None:
+    shared_names = public(async_class) & public(blocking_class)
 
-    assert {name: parameters(here, name) for name in shared_names} == {
-        name: parameters(there, name) for name in shared_names
+    assert {name: parameters(blocking_class, name) for name in shared_names} == {
+        name: parameters(async_class, name) for name in shared_names
     }
 
 
-@pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
-def test_what_is_a_context_or_iterable_here_is_one_there(there: type, here: type) -> None:
+@pytest.mark.parametrize(("async_class", "blocking_class"), PAIRS, ids=lambda kind: kind.__name__)
+def test_what_is_a_context_or_iterable_here_is_one_there(
+    async_class: type, blocking_class: type
+) -> None:
     batches = (aio.DeliveredBatch, DeliveredBatch)  # both iterate without waiting
     for ours, theirs in DUNDERS.items():
-        if here not in batches:
-            assert hasattr(here, ours) == hasattr(there, theirs), ours
+        if blocking_class not in batches:
+            assert hasattr(blocking_class, ours) == hasattr(async_class, theirs), ours
 
 
 def test_both_connect_alike() -> None:
@@ -105,10 +109,10 @@ def test_no_public_name_of_a_handle_is_without_its_text(kind: type) -> None:
     assert {name for name in methods if not inspect.getdoc(getattr(kind, name))} == set()
 
 
-@pytest.mark.parametrize("there", [pair[0] for pair in PAIRS], ids=lambda kind: kind.__name__)
-def test_no_handle_shows_an_attribute_that_it_does_not_declare(there: type) -> None:
+@pytest.mark.parametrize("async_class", [pair[0] for pair in PAIRS], ids=lambda kind: kind.__name__)
+def test_no_handle_shows_an_attribute_that_it_does_not_declare(async_class: type) -> None:
     """Fields that are set when a handle is made are public by their names alone."""
-    tree = ast.parse(inspect.getsource(there))
+    tree = ast.parse(inspect.getsource(async_class))
     shown = {
         node.attr
         for node in ast.walk(tree)
@@ -119,7 +123,7 @@ def test_no_handle_shows_an_attribute_that_it_does_not_declare(there: type) -> N
         and not node.attr.startswith("_")
     }
 
-    assert shown <= declared(there)
+    assert shown <= declared(async_class)
 
 
 @pytest.mark.parametrize("kind", HANDLES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")

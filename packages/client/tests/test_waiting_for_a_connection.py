@@ -96,7 +96,7 @@ def test_a_call_made_without_a_connection_waits_for_the_next_and_is_done_once(
 
 @pytest.mark.spec("X3")
 def test_a_call_outlives_a_connection_that_is_lost_before_it_is_made(
-    relay: Relay, session: Session, stocked: Channel, there: Session
+    relay: Relay, session: Session, stocked: Channel, direct_session: Session
 ) -> None:
     unplug(relay, session)
     with ThreadPoolExecutor(1) as pool:
@@ -109,13 +109,13 @@ def test_a_call_outlives_a_connection_that_is_lost_before_it_is_made(
         relay.release_answers()
 
         assert waiting.result(WAIT_S) == 5
-    assert there.channels.get("orders").info().counters.purged == 5
+    assert direct_session.channels.get("orders").info().counters.purged == 5
 
 
 @pytest.mark.spec("X3")
 @on_a_loop
 async def test_a_call_cancelled_before_it_was_sent_is_never_done(
-    relay: Relay, there: Session
+    relay: Relay, direct_session: Session
 ) -> None:
     async with penstock.aio.connect(relay.url) as session:
         relay.close_door()
@@ -127,7 +127,7 @@ async def test_a_call_cancelled_before_it_was_sent_is_never_done(
         relay.open_door()
         await session.channels.create("later")
 
-    assert await asyncio.to_thread(there.channels.list) == ["later"]
+    assert await asyncio.to_thread(direct_session.channels.list) == ["later"]
 
 
 @pytest.mark.parametrize("name", ["browse", "attach", "open a reader", "peek", "browse a durable"])

@@ -85,11 +85,11 @@ async def test_who_waits_in_an_archive_goes_on_with_the_channel(
     uri = archived(tmp_path, 3)
     is_looking, may_look = asyncio.Event(), asyncio.Event()
 
-    async def in_place(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    async def in_place(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if call.__name__ == "refresh":
             is_looking.set()
             await may_look.wait()
-        return call(*given, **named)
+        return call(*arguments, **options)
 
     monkeypatch.setattr(asyncio, "to_thread", in_place)
     async with aio.connect(URL) as session, asyncio.TaskGroup() as tasks:

@@ -113,7 +113,7 @@ class NodeMachine(SimulatedMachine):
         self.secret = secret
         self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
         self.mqtt = 1_880 + n
-        self.told: list[str] = []
+        self.reported_owners: list[str] = []
         """The owners of which the node was told while it stood by, the oldest first."""
         serves = {
             "native": f"penstock://{HOST}:{self.native}",
@@ -152,7 +152,9 @@ class NodeMachine(SimulatedMachine):
             unfit=partial(unfit_in, self.node),
         )
         self.task = self.on_machine(self.node.run())
-        self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))
+        self.aside = self.on_machine(
+            self.roles.stand_by(self.node, standby, self.reported_owners.append)
+        )
         self.listener: NativeListener | None = None
         self.realm: RunningRealm | None = None
         """The realm that the node serves, or served last."""
@@ -260,5 +262,5 @@ async def owner_and_others(
     await until(lambda: any(machine.serves for machine in machines))
     (owner,) = [machine for machine in machines if machine.serves]
     others = [machine for machine in machines if machine is not owner]
-    await until(lambda: all(standby.told[-1:] == [owner.name] for standby in others))
+    await until(lambda: all(standby.reported_owners[-1:] == [owner.name] for standby in others))
     return owner, others

@@ -16,8 +16,8 @@ NEWER = FORMAT + 1
 
 
 def newer(made: Callable[..., MemberRecord]) -> Callable[..., MemberRecord]:
-    def member(*given: Any, **named: Any) -> MemberRecord:
-        return replace(made(*given, **named), format=NEWER)
+    def member(*arguments: Any, **fields: Any) -> MemberRecord:
+        return replace(made(*arguments, **fields), format=NEWER)
 
     return member
 

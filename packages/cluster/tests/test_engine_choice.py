@@ -173,7 +173,7 @@ def test_a_realm_on_its_own_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("overrides", "host"),
     [
         ({"listen.host": "10.0.0.1"}, "10.0.0.1"),
         ({"listen.host": "0.0.0.0", "cluster.advertise": "n1.example"}, "n1.example"),
@@ -181,13 +181,13 @@ def test_a_realm_on_its_own_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
     ],
 )
 def test_a_node_is_reached_under_its_own_host_or_the_one_it_names(
-    given: dict[str, str], found: str
+    overrides: dict[str, str], host: str
 ) -> None:
-    assert advertised_host(load(overrides=given)) == found
+    assert advertised_host(load(overrides=overrides)) == host
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("overrides", "named"),
     [
         ({"listen.host": "0.0.0.0"}, r"cluster.advertise \(--advertise\) has to name"),
         ({"cluster.advertise": "::"}, "cluster.advertise"),
@@ -195,9 +195,9 @@ def test_a_node_is_reached_under_its_own_host_or_the_one_it_names(
         ({"cluster.advertise": "http://n1"}, "it must be a name or an address, without a port"),
     ],
 )
-def test_an_address_that_nobody_reaches_is_refused(given: dict[str, str], named: str) -> None:
+def test_an_address_that_nobody_reaches_is_refused(overrides: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
-        advertised_host(load(overrides=given))
+        advertised_host(load(overrides=overrides))
 
 
 def test_a_node_shows_the_urls_of_its_front_ends() -> None:
@@ -298,12 +298,12 @@ def test_a_cluster_has_the_settings_of_its_nodes_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blobs", "found"),
+    ("blobs", "public_uri"),
     [
         ("engine", ""),
         ("file:///shared/penstock", "file:///shared/penstock/orders/shard-0"),
         ("s3://KEY:SECRET@bucket/p?region=eu", "s3://bucket/p/orders/shard-0?region=eu"),
     ],
 )
-def test_others_are_told_where_the_files_are_without_the_keys(blobs: str, found: str) -> None:
-    assert files_at(ClusterSettings(name="orders", blobs=blobs)) == found
+def test_others_are_told_where_the_files_are_without_the_keys(blobs: str, public_uri: str) -> None:
+    assert files_at(ClusterSettings(name="orders", blobs=blobs)) == public_uri

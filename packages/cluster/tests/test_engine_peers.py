@@ -211,7 +211,7 @@ INFO = b'INFO {"server_name":"n2","cluster":"penstock","version":"2.15.1"} \r\n'
 
 
 @pytest.mark.parametrize(
-    ("lines", "state", "found"),
+    ("lines", "state", "finding"),
     [
         ((INFO, b"PONG\r\n"), "there", "n2 at"),
         ((INFO, b'INFO {"server_name":"n2"}\r\nPONG\r\n'), "there", "n2 at"),
@@ -227,13 +227,13 @@ INFO = b'INFO {"server_name":"n2","cluster":"penstock","version":"2.15.1"} \r\n'
     ],
 )  # fmt: skip
 def test_whoever_answers_at_a_peers_address_is_told_from_a_peer(
-    lines: tuple[bytes, ...], state: str, found: str
+    lines: tuple[bytes, ...], state: str, finding: str
 ) -> None:
     with saying(*lines) as peer:
         answer = ask_peer(peer, "penstock", "password", tls=None)
 
     assert answer.state == state
-    assert found in answer.finding
+    assert finding in answer.finding
 
 
 def test_a_peer_that_is_not_there_yet_is_absent() -> None:

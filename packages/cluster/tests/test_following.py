@@ -91,7 +91,7 @@ async def test_an_older_client_hears_nothing_that_it_does_not_know() -> None:
     client = await client_at(owner, wire.Hello("an old client", "session"))
 
     third = NodeMachine(servers, 3)
-    await until(lambda: third.told == [owner.name])
+    await until(lambda: third.reported_owners == [owner.name])
     await pass_time(2)
 
     assert [type(message) for message in client.heard] == [wire.ClusterWelcome]

@@ -48,7 +48,7 @@ class Pair:
         owner = NodeMachine(servers, 1, call=engine)
         await until(lambda: owner.serves)
         standby = NodeMachine(servers, 2)
-        await until(lambda: standby.told[-1:] == [owner.name])
+        await until(lambda: standby.reported_owners[-1:] == [owner.name])
         pair = cls(engine, owner, standby)
         pair.session = await aio.connect(f"{owner.url},{HOST}:{standby.native}")
         return pair
@@ -70,8 +70,8 @@ class Pair:
         await end(self.owner, self.other)
 
 
-async def _answer_of(asked: Awaitable[Any]) -> Any:
-    return await asked
+async def _answer_of(request: Awaitable[Any]) -> Any:
+    return await request
 
 
 @pytest.mark.spec("N4")

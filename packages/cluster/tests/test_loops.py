@@ -134,7 +134,7 @@ async def test_a_node_that_cannot_find_out_whether_it_is_fit_claims_nothing_and_
 @simulated
 async def test_a_node_goes_on_standing_by_when_it_could_not_tell_who_serves() -> None:
     owner, (standby,) = await owner_and_others(EngineServers())
-    owners: list[str] = standby.told
+    owners: list[str] = standby.reported_owners
 
     class Failing(list[str]):
         def append(self, owner: str) -> None:

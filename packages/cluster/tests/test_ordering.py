@@ -140,7 +140,7 @@ async def test_a_frozen_owner_is_followed_by_force_before_its_lease_is_over() ->
     servers, valve = EngineServers(), Valve()
     owner, (standby,) = await owner_and_others(servers)
     silent = NodeMachine(servers, 9, valve)
-    await until(lambda: silent.told[-1:] == [owner.name])
+    await until(lambda: silent.reported_owners[-1:] == [owner.name])
     await orders(servers).move(silent.name)
     await until(lambda: silent.serves)
     valve.open.clear()
@@ -172,7 +172,7 @@ async def test_a_node_that_is_gone_is_removed_and_one_that_comes_back_is_there_a
     ):
         await orders(servers).remove(standby.name)
     again = NodeMachine(servers, int(standby.name[1:]))
-    await until(lambda: again.told[-1:] == [owner.name])
+    await until(lambda: again.reported_owners[-1:] == [owner.name])
     assert await condition(servers, standby.name) == "stands by"
     assert (await orders(servers).move(standby.name)).owner == standby.name
     await end(owner, again)
@@ -183,7 +183,7 @@ async def test_a_node_that_was_removed_while_it_was_cut_off_is_there_again() -> 
     servers, valve = EngineServers(), Valve()
     owner, others = await owner_and_others(servers)
     silent = NodeMachine(servers, 9, valve)
-    await until(lambda: silent.told[-1:] == [owner.name])
+    await until(lambda: silent.reported_owners[-1:] == [owner.name])
     valve.open.clear()
     await pass_time(2 * LEASE_S)
     assert await condition(servers, silent.name) == "silent"
@@ -243,7 +243,7 @@ async def test_a_node_that_stands_by_leaves_without_an_engine_too() -> None:
     servers, valve = EngineServers(), Valve()
     owner, _ = await owner_and_others(servers)
     waiting = NodeMachine(servers, 9, valve)
-    await until(lambda: waiting.told[-1:] == [owner.name])
+    await until(lambda: waiting.reported_owners[-1:] == [owner.name])
     valve.open.clear()
     await pass_time(1.0)
 
@@ -264,7 +264,7 @@ async def test_a_node_with_other_settings_takes_nothing_and_the_cluster_tells_wh
     owner = NodeMachine(servers, 1, settings={"access.mode": "mandatory"})
     await until(lambda: owner.serves)
     standby = NodeMachine(servers, 2, settings={"access.mode": "off"})
-    await until(lambda: standby.told == [owner.name])
+    await until(lambda: standby.reported_owners == [owner.name])
 
     for by_force in (False, True):
         with pytest.raises(IllegalState, match=r"access.mode is 'off' at n2, and was 'mandatory'"):

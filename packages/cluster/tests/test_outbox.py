@@ -430,12 +430,14 @@ def copies(first: int, count: int) -> Copies:
 
 @pytest.mark.spec("N9")
 @pytest.mark.parametrize(
-    ("known", "left"), [(-1, (5, 3)), (4, (5, 3)), (5, (6, 2)), (7, None), (9, None)]
+    ("last_id", "remaining"), [(-1, (5, 3)), (4, (5, 3)), (5, (6, 2)), (7, None), (9, None)]
 )
-def test_what_comes_again_is_told_by_its_ids(known: int, left: tuple[int, int] | None) -> None:
-    new = copies(5, 3).above(known)
+def test_what_comes_again_is_told_by_its_ids(
+    last_id: int, remaining: tuple[int, int] | None
+) -> None:
+    new = copies(5, 3).above(last_id)
 
-    assert (None if new is None else (new.first, new.body.rows)) == left
+    assert (None if new is None else (new.first, new.body.rows)) == remaining
 
 
 @pytest.mark.spec("N9")

@@ -78,8 +78,8 @@ class OneRelay:
     ) -> None:
         """``local`` makes the protocol of the node itself; else nobody is answered by it."""
         self._local = local or RelayEndNever
-        self.left: list[RelayEnd] = []
-        self.near, far = RelayEnd(self.left.append), RelayEnd(self.left.append)
+        self.ended: list[RelayEnd] = []
+        self.near, far = RelayEnd(self.ended.append), RelayEnd(self.ended.append)
         self.near.other, far.other = far, self.near
         self.owner = Wire(far, room)
         far.connection_made(self.owner)
@@ -178,7 +178,7 @@ async def test_a_client_whose_owner_drops_it_without_a_word_is_answered_here(end
 
     assert client.written == b"here: hello"
     assert (client.is_closed, client.is_aborted, client.has_eof) == (False, False, False)
-    assert relay.near in relay.left
+    assert relay.near in relay.ended
     assert [line["event"] for line in logs] == ["relay.no_owner"]
 
 
@@ -244,4 +244,4 @@ async def test_a_client_that_is_reset_resets_the_owner() -> None:
     client.protocol.connection_lost(ConnectionResetError())
 
     assert relay.owner.is_aborted
-    assert relay.near in relay.left
+    assert relay.near in relay.ended

@@ -214,7 +214,7 @@ async def test_takeovers_are_counted_by_the_nodes_that_have_taken_over() -> None
     before = [series(await ask(machine.http, "/metrics")) for machine in (owner, standby)]
     owner.node.hand_over(0)
     await until(lambda: standby.serves)
-    await until(lambda: owner.told[-1:] == [standby.name])
+    await until(lambda: owner.reported_owners[-1:] == [standby.name])
     await pass_time(LEASE_S)
 
     after = [series(await ask(machine.http, "/metrics")) for machine in (owner, standby)]
@@ -317,15 +317,15 @@ async def test_a_preface_is_good_for_one_connection() -> None:
     await end(owner, standby)
 
 
-@pytest.mark.parametrize("known", ["", "another"])
+@pytest.mark.parametrize("secret_name", ["", "another"])
 @simulated
-async def test_nothing_is_relayed_to_an_owner_that_would_refuse_it(known: str) -> None:
+async def test_nothing_is_relayed_to_an_owner_that_would_refuse_it(secret_name: str) -> None:
     """It is of a version before relays, or has another secret: clients are told where it is."""
     owner, (standby,) = await relaying()
     claims = owner.node.claims
-    claims.me = replace(claims.me, secret_name=known)
+    claims.me = replace(claims.me, secret_name=secret_name)
     seen = standby.node.claims.members
-    await until(lambda: seen[owner.name].secret_name == known)
+    await until(lambda: seen[owner.name].secret_name == secret_name)
 
     with capture_logs() as logs:
         peers = [await connect(standby.native, HELLO) for _ in range(2)]

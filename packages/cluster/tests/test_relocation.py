@@ -253,7 +253,7 @@ async def test_the_rest_of_a_running_realm_comes_after_its_files(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "error", "told"),
+    ("key", "value", "error", "reason"),
     [
         ("identity", b"another", IllegalState, "has a realm already, another"),
         (
@@ -267,11 +267,11 @@ async def test_the_rest_of_a_running_realm_comes_after_its_files(
 )
 @on_a_loop
 async def test_a_cluster_with_a_realm_refuses_another_with_the_reason(
-    filled: Path, key: str, value: bytes, error: type[Exception], told: str
+    filled: Path, key: str, value: bytes, error: type[Exception], reason: str
 ) -> None:
     servers = EngineServers()
     await servers.records.cas(key, 0, value)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reason):
         await moved_in(filled, servers)
     assert await servers.records.list() == [key], "nothing was changed"
     assert not servers.log(0).frames

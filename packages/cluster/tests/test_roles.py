@@ -227,7 +227,7 @@ async def test_a_session_follows_when_the_owner_hands_over_and_stands_by_then() 
 
     assert await channel.publish(b"a") == 0
     assert the_loop().time() - began_s < 3
-    await until(lambda: owner.told[-1:] == [standby.name])
+    await until(lambda: owner.reported_owners[-1:] == [standby.name])
     assert isinstance(await say_hello(owner), wire.Redirect)
     await session.close()
     await end(owner, standby)
@@ -248,7 +248,7 @@ async def test_an_owner_that_is_cut_off_is_deposed_and_stands_by_when_it_comes_b
     assert await publishing == 0
     valve.open.set()
 
-    await until(lambda: owner.told[-1:] == [standby.name])
+    await until(lambda: owner.reported_owners[-1:] == [standby.name])
     assert await channel.publish(b"b") == 1
     assert [event.data async for event in channel.browse()] == [b"a", b"b"]
     await session.close()

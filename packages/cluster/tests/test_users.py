@@ -28,8 +28,8 @@ PASSWORD = "a-long-password"
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread takes real time, of which a simulated loop knows nothing."""
 
-    async def here(call: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        return call(*given, **more)
+    async def here(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return call(*arguments, **options)
 
     monkeypatch.setattr(asyncio, "to_thread", here)
 

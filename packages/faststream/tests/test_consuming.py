@@ -113,7 +113,7 @@ async def test_a_failed_event_waits_also_where_the_realm_has_no_backoff(
 
 
 @pytest.mark.parametrize(
-    ("policy", "left", "dead"),
+    ("policy", "remaining", "dead"),
     [
         (AckPolicy.ACK, 0, 0),
         (AckPolicy.ACK_FIRST, 0, 0),
@@ -128,7 +128,7 @@ async def test_the_policy_decides_about_an_event_whose_handler_fails(
     session: penstock.Session,
     name: str,
     policy: AckPolicy,
-    left: int,
+    remaining: int,
     dead: int,
     is_queue: bool,
 ) -> None:
@@ -153,7 +153,7 @@ async def test_the_policy_decides_about_an_event_whose_handler_fails(
     outstanding = (
         store.info().events if is_queue else store.durables.get("billing").info().outstanding
     )
-    assert (outstanding, dead_events.info().events) == (left, dead)
+    assert (outstanding, dead_events.info().events) == (remaining, dead)
 
 
 @on_a_loop

@@ -345,13 +345,13 @@ def test_a_session_that_lasts_goes_on_as_who_has_shown_it_again(realm: penstock.
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [{"user": "token", "password": token()}, {"password": token()}],
     ids=["user token", "no user"],
 )
-def test_a_password_may_be_a_token(realm: penstock.Realm, given: dict[str, Any]) -> None:
-    topic = f"by/{len(given)}"
-    with connected(realm.listen_mqtt(), **given) as client:
+def test_a_password_may_be_a_token(realm: penstock.Realm, fields: dict[str, Any]) -> None:
+    topic = f"by/{len(fields)}"
+    with connected(realm.listen_mqtt(), **fields) as client:
         assert client.publish(topic).reason == Reason.SUCCESS
 
     assert publisher_of(realm, topic) == "token:ann"

@@ -74,7 +74,7 @@ def test_an_alias_above_the_largest_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client_id", "wanted", "told"),
+    ("client_id", "wanted", "prefix"),
     [
         ("asks", 1, "reply/asks/"),
         ("asks", 0, None),
@@ -83,12 +83,12 @@ def test_an_alias_above_the_largest_is_refused(url: str) -> None:
     ],
 )
 def test_where_answers_may_go_is_told_to_whoever_asks(
-    url: str, client_id: str, wanted: int | None, told: str | None
+    url: str, client_id: str, wanted: int | None, prefix: str | None
 ) -> None:
     properties = PacketProperties(request_response_information=wanted)
     with PacketClient(url) as client:
         answer = client.connect(client_id, properties=properties)
-        assert answer.properties.response_information == told
+        assert answer.properties.response_information == prefix
 
 
 @pytest.mark.parametrize("wanted", [None, 1, 0])

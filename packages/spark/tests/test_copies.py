@@ -296,10 +296,10 @@ def test_neighbours_are_read_together_up_to_a_size_and_over_small_holes() -> Non
 def test_some_ranges_are_read_ahead_and_no_more() -> None:
     class File:
         def __init__(self) -> None:
-            self.asked: list[int] = []
+            self.read_offsets: list[int] = []
 
         def read_at(self, length: int, offset: int) -> bytes:
-            self.asked.append(offset)
+            self.read_offsets.append(offset)
             return bytes(length)
 
     file = File()
@@ -308,10 +308,10 @@ def test_some_ranges_are_read_ahead_and_no_more() -> None:
     batches_read = Copy("/copy").messages(file, "name", places)
 
     assert next(batches_read).size == size
-    assert sorted(file.asked) == [size * n for n in range(RANGES_IN_FLIGHT)]
+    assert sorted(file.read_offsets) == [size * n for n in range(RANGES_IN_FLIGHT)]
     assert next(batches_read).size == size
     assert sum(1 for _ in batches_read) == RANGES_IN_FLIGHT + 1
-    assert sorted(file.asked) == [size * n for n in range(RANGES_IN_FLIGHT + 3)]
+    assert sorted(file.read_offsets) == [size * n for n in range(RANGES_IN_FLIGHT + 3)]
 
 
 def test_a_file_that_ends_early_is_an_error_and_not_a_short_batch() -> None:

@@ -182,8 +182,8 @@ def _restarting_after_each(
     """The realm restarts after rows were put aside, so often; tells how often they were."""
     put_again, calls = writing.stage_again, [0]
 
-    def then_restart(*given: Any, **named: Any) -> list[writing.Staged]:
-        staged = put_again(*given, **named)
+    def then_restart(*arguments: Any, **options: Any) -> list[writing.Staged]:
+        staged = put_again(*arguments, **options)
         calls[0] += 1
         if calls[0] <= most:
             realm.restart()

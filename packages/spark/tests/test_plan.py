@@ -27,24 +27,30 @@ SCHEMA = pa.schema([("event_id", pa.int64())]).serialize().to_pybytes()
 ROWS_PER_BATCH = 10
 
 
-def sealed_part(wanted: IdSet, there: Span, path: str) -> SealedPart:
-    """A file of all ids of ``there``, of which ``wanted`` are left."""
+def sealed_part(wanted: IdSet, stored_span: Span, path: str) -> SealedPart:
+    """A file of all ids of ``stored_span``, of which ``wanted`` are left."""
     batches = tuple(
         SegmentBatch(
             first,
-            min(first + ROWS_PER_BATCH, there.end),
+            min(first + ROWS_PER_BATCH, stored_span.end),
             size,
             offset=0,
             length=size * 100,
             checksum=0,
         )
-        for first in range(there.first, there.end, ROWS_PER_BATCH)
-        for size in (min(ROWS_PER_BATCH, there.end - first),)
+        for first in range(stored_span.first, stored_span.end, ROWS_PER_BATCH)
+        for size in (min(ROWS_PER_BATCH, stored_span.end - first),)
     )
     index = SegmentIndex(
-        there.first, there.end, there.size, size=1, checksum=0, schema=SCHEMA, batches=batches
+        stored_span.first,
+        stored_span.end,
+        stored_span.size,
+        size=1,
+        checksum=0,
+        schema=SCHEMA,
+        batches=batches,
     )
-    spans = tuple(wanted.within(there).spans)
+    spans = tuple(wanted.within(stored_span).spans)
     return SealedPart(path, 1, spans, index=msgspec.msgpack.encode(index))
 
 
@@ -87,9 +93,9 @@ def locations(draw: st.DrawFn) -> tuple[Location, IdSet, bool]:
 @pytest.mark.slow
 @given(locations(), st.one_of(st.none(), st.integers(1, 40)), st.sampled_from(["auto", "remote"]))
 def test_every_event_is_read_once_and_in_order(
-    found: tuple[Location, IdSet, bool], parts_min: int | None, access: str
+    stored: tuple[Location, IdSet, bool], parts_min: int | None, access: str
 ) -> None:
-    location, wanted, _ = found
+    location, wanted, _ = stored
 
     planned = partitions(location, parts_min=parts_min, access=access)
     ids = [event_id for parts in planned for event_id in ids_of(parts)]
@@ -106,9 +112,9 @@ def test_every_event_is_read_once_and_in_order(
 @pytest.mark.slow
 @given(locations(), st.integers(1, 40))
 def test_there_are_as_many_partitions_as_asked_for(
-    found: tuple[Location, IdSet, bool], parts_min: int
+    stored: tuple[Location, IdSet, bool], parts_min: int
 ) -> None:
-    location, wanted, _ = found
+    location, wanted, _ = stored
 
     planned = partitions(location, parts_min=parts_min)
 
@@ -190,9 +196,9 @@ def test_record_batches_that_do_not_pass_are_left_out() -> None:
 @pytest.mark.slow
 @given(locations(), st.integers(0, 20_000), st.integers(0, 200))
 def test_a_portion_by_bytes_ends_where_about_so_many_are(
-    found: tuple[Location, IdSet, bool], bytes_max: int, event_bytes: int
+    stored: tuple[Location, IdSet, bool], bytes_max: int, event_bytes: int
 ) -> None:
-    location, wanted, _ = found
+    location, wanted, _ = stored
     if not wanted:
         return
     sizes = Sizes(location, event_bytes)

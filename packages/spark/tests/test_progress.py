@@ -97,7 +97,7 @@ def test_properties_that_a_running_query_leaves_out_are_said(url: str, client: S
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("choice", "told"),
+    ("choice", "later"),
     [
         ({}, {"orders": ["price::float", "d.b"]}),
         ({"columns": "price,event_id"}, {"orders": ["price::float"]}),
@@ -105,7 +105,7 @@ def test_properties_that_a_running_query_leaves_out_are_said(url: str, client: S
     ],
 )
 def test_what_is_published_between_load_and_the_first_micro_batch_is_told(
-    url: str, client: Session, choice: dict[str, str], told: dict[str, list[str]]
+    url: str, client: Session, choice: dict[str, str], later: dict[str, list[str]]
 ) -> None:
     orders = client.channels.create("orders")
     orders.publish(properties={"price": 1, "d": {"a": 1}})
@@ -118,7 +118,7 @@ def test_what_is_published_between_load_and_the_first_micro_batch_is_told(
     reader.partitions(start, reader.latestOffset(start, ReadMaxRows(10)))
 
     newest = json.dumps(reader.reportLatestOffset())
-    assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == told
+    assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == later
 
 
 @pytest.mark.slow
@@ -144,10 +144,10 @@ def test_what_a_schema_of_its_own_leaves_out_from_the_start_is_not_told(
 @pytest.mark.slow
 @pytest.mark.spec("E10")
 @pytest.mark.parametrize(
-    ("first", "then", "told"), [(3, 9.5, {"orders": ["price::float"]}), (9.5, 3, {})]
+    ("first", "then", "later"), [(3, 9.5, {"orders": ["price::float"]}), (9.5, 3, {})]
 )
 def test_a_query_of_integers_tells_of_floats_and_one_of_floats_shows_integers(
-    url: str, client: Session, first: float, then: float, told: dict[str, list[str]]
+    url: str, client: Session, first: float, then: float, later: dict[str, list[str]]
 ) -> None:
     orders = client.channels.create("orders")
     orders.publish(properties={"price": first})
@@ -161,9 +161,9 @@ def test_a_query_of_integers_tells_of_floats_and_one_of_floats_shows_integers(
     batches = [b for part in reader.partitions(start, end) for b in reader.read(part)]
     newest = json.dumps(reader.reportLatestOffset())
 
-    assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == told
+    assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == later
     [row] = [row for batch in batches for row in batch.to_pylist()]
-    assert row["price"] == (None if told else 3.0)
+    assert row["price"] == (None if later else 3.0)
     assert data_source.schema()["price"].dataType == DoubleType()
 
 

@@ -343,7 +343,7 @@ def test_of_channels_with_fields_in_another_order_each_value_is_in_its_field() -
 @pytest.mark.spec("E10")
 @pytest.mark.parametrize("by_type", [False, True])
 @pytest.mark.parametrize(
-    ("then", "columns", "told"),
+    ("then", "columns", "left_out_names"),
     [
         ({"sku": "a"}, (), ["sku"]),
         ({"price": "two"}, (), ["price::string"]),
@@ -360,7 +360,7 @@ def test_of_channels_with_fields_in_another_order_each_value_is_in_its_field() -
     ],
 )
 def test_a_query_leaves_out_what_a_new_one_would_read(
-    then: dict[str, Any], columns: tuple[str, ...], told: list[str], by_type: bool
+    then: dict[str, Any], columns: tuple[str, ...], left_out_names: list[str], by_type: bool
 ) -> None:
     first = stored({"price": 1, "d": {"a": 1}, "lines": [{"sku": "b"}]})
     known_columns = tuple(name for name in columns if name != "of_another_channel")
@@ -371,5 +371,5 @@ def test_a_query_leaves_out_what_a_new_one_would_read(
         channel_of(first, stored(then)), wanted, columns=columns, by_type=by_type
     )
 
-    assert names == told
+    assert names == left_out_names
     assert not unread_properties(first.schema, wanted, columns=columns, by_type=by_type)

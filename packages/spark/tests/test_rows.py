@@ -31,8 +31,8 @@ URL = "penstock://localhost:9000"
 ANY_SIZE = 1 << 30
 
 
-def options(**given: str) -> SinkOptions:
-    return sink_options({"url": URL, **given})
+def options(**settings: str) -> SinkOptions:
+    return sink_options({"url": URL, **settings})
 
 
 def rows(first: int = 0, partition: int = 2, **columns: Any) -> ChannelRows:
@@ -158,7 +158,7 @@ def test_nulls_may_be_absent_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "says"),
     [
         ({"channelColumn": "chanel"}, "no such column: did you mean channel"),
         ({"channelColumn": "n"}, "a column of type int64; it must be STRING"),
@@ -169,13 +169,13 @@ def test_nulls_may_be_absent_properties() -> None:
     ],
 )
 def test_options_that_do_not_fit_the_rows_are_refused_before_any_task(
-    given: dict[str, str], says: str
+    settings: dict[str, str], says: str
 ) -> None:
     schema = StructType().add("channel", StringType()).add("n", LongType())
     schema = schema.add("is_delta", BooleanType())
 
     with pytest.raises(InvalidArgument, match=says):
-        check_writable(schema, options(**given), overwrite=False)
+        check_writable(schema, options(**settings), overwrite=False)
 
 
 def test_rows_with_nothing_but_a_channel_are_no_events() -> None:
@@ -188,8 +188,8 @@ def test_rows_with_nothing_but_a_channel_are_no_events() -> None:
 def test_a_column_named_channel_routes_unless_something_else_is_said() -> None:
     names = ["channel", "n"]
 
-    def column(**given: str) -> str:
-        return with_routes(options(**given), names, given).channel_column
+    def column(**settings: str) -> str:
+        return with_routes(options(**settings), names, settings).channel_column
 
     assert column() == "channel"
     assert column(channel="out", channelColumn="channel") == "channel"

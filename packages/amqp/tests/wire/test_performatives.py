@@ -109,9 +109,11 @@ def test_fields_that_the_standard_does_not_know_are_refused(composite: Composite
     assert refused.value.condition == "amqp:decode-error"
 
 
-@pytest.mark.parametrize("given", FIELDS.values(), ids=FIELDS)
-def test_a_field_of_another_type_is_refused_and_named(given: tuple[Composite, int]) -> None:
-    composite, place = given
+@pytest.mark.parametrize("composite_and_place", FIELDS.values(), ids=FIELDS)
+def test_a_field_of_another_type_is_refused_and_named(
+    composite_and_place: tuple[Composite, int],
+) -> None:
+    composite, place = composite_and_place
     field, refusals = composite.fields[place], []
     for other in OTHERS:
         values = mandatory(composite)
@@ -125,9 +127,11 @@ def test_a_field_of_another_type_is_refused_and_named(given: tuple[Composite, in
     assert len(refusals) >= (0 if field.name == "global-id" else len(OTHERS) - 2)
 
 
-@pytest.mark.parametrize("given", FIELDS.values(), ids=FIELDS)
-def test_a_field_beyond_its_bound_is_refused_and_named(given: tuple[Composite, int]) -> None:
-    composite, place = given
+@pytest.mark.parametrize("composite_and_place", FIELDS.values(), ids=FIELDS)
+def test_a_field_beyond_its_bound_is_refused_and_named(
+    composite_and_place: tuple[Composite, int],
+) -> None:
+    composite, place = composite_and_place
     field, values = composite.fields[place], mandatory(composite)
     if field.is_mandatory:
         values[place] = None

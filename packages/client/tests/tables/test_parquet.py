@@ -24,12 +24,12 @@ class FailingFolder(Folder):
 
     def __init__(self, path: Path, cut: int) -> None:
         super().__init__(path)
-        self.left = cut
+        self.remaining_steps = cut
 
     def _step(self) -> None:
-        if not self.left:
+        if not self.remaining_steps:
             raise PowerCut
-        self.left -= 1
+        self.remaining_steps -= 1
 
     def create(self, name: str) -> BinaryIO:
         self._step()

@@ -80,9 +80,9 @@ def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -
     assert "server-3 down: it is not running 1 memory" in rows
 
 
-@pytest.mark.parametrize("asked", [["--json"], ["--format", "json"]])
-def test_status_as_json(filled: EngineServers, run: Run, asked: list[str]) -> None:
-    status = json.loads(run("status", *asked).stdout)
+@pytest.mark.parametrize("options", [["--json"], ["--format", "json"]])
+def test_status_as_json(filled: EngineServers, run: Run, options: list[str]) -> None:
+    status = json.loads(run("status", *options).stdout)
 
     assert (status["cluster"], status["found"], status["owner"]) == ("penstock", True, "n1")
     assert (status["epoch"], status["format"], status["room"]) == (4, 1, None)
@@ -358,7 +358,7 @@ def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None
 
 
 @pytest.mark.parametrize(
-    ("ahead", "status", "found"),
+    ("ahead", "status", "finding"),
     [
         ([0.1, -0.2, 0.3], "ok", "n1 +0.0 s, n2 -0.3 s, n3 +0.2 s"),
         ([0.0, 7.0, 0.0], "failed", "n1 +0.0 s, n2 +7.0 s, n3 +0.0 s"),
@@ -368,13 +368,13 @@ def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None
     ],
 )
 def test_clocks_are_compared_with_those_of_the_other_nodes(
-    ahead: list[float | None], status: str, found: str
+    ahead: list[float | None], status: str, finding: str
 ) -> None:
     members = [node(f"n{n}", clock_ahead_s=ahead_s) for n, ahead_s in enumerate(ahead, 1)]
     check = checks_by_name(*members)["clocks"]
 
     assert check.status == status
-    assert check.found.startswith(found)
+    assert check.found.startswith(finding)
     if status == "failed":
         assert check.remedy == "set the clock of n2, with NTP or chrony"
 

@@ -351,7 +351,7 @@ class World:
         self.nodes: list[Claims] = []
         self.rates: list[float] = []
         self.looking: dict[int, tuple[dict[int, VersionedRecord], int]] = {}
-        self.asked: list[tuple[int, RegisterWrite]] = []
+        self.due_writes: list[tuple[int, RegisterWrite]] = []
         self.answers: list[tuple[int, RegisterWrite, int]] = []
         self.starts = 0
         for name in NAMES:
@@ -383,11 +383,11 @@ class World:
             self.nodes[n].apply_poll(poll)
 
     def ask(self, n: int) -> None:
-        self.asked += [(n, write) for write in self.nodes[n].due(self.time_of(n))]
+        self.due_writes += [(n, write) for write in self.nodes[n].due(self.time_of(n))]
 
     def arrive(self, n: int) -> None:
-        for write in [asked_write for asked_write in self.asked if asked_write[0] == n]:
-            self.asked.remove(write)
+        for write in [due_write for due_write in self.due_writes if due_write[0] == n]:
+            self.due_writes.remove(write)
             version = self.register.write(write[1])
             if version is not None:
                 self.answers.append((n, write[1], version))

@@ -45,7 +45,7 @@ class LateServers:
         """Places whose message no question finds."""
         self.meanwhile: dict[int, Callable[[], Awaitable[None]]] = {}
         """Functions to call before a request is answered, by the number of the request."""
-        self.asked = 0
+        self.question_count = 0
         self._config: dict[str, Any] = {}
         self._on_its_way: list[bytes] = []
         self._questions: int | None = None
@@ -70,8 +70,8 @@ class LateServers:
     ) -> bytes:
         if headers is not None:
             return self._publish(request, int(headers["Nats-Expected-Last-Sequence"]))
-        self.asked += 1
-        if do := self.meanwhile.pop(self.asked, None):
+        self.question_count += 1
+        if do := self.meanwhile.pop(self.question_count, None):
             await do()
         try:
             return msgspec.json.encode(self._answer(subject, msgspec.json.decode(request)))
@@ -87,11 +87,11 @@ class LateServers:
         self.stored[expected + 1] = data
         return msgspec.json.encode({"seq": expected + 1})
 
-    def _answer(self, subject: str, asked: dict[str, Any]) -> dict[str, object]:
+    def _answer(self, subject: str, request: dict[str, Any]) -> dict[str, object]:
         if ".MSG.GET." in subject:
-            return {"message": self._message(asked["seq"])}
+            return {"message": self._message(request["seq"])}
         if ".CREATE." in subject:
-            self._config = self._config or asked
+            self._config = self._config or request
         if not self._config:
             raise JetStreamRefusal(NO_STREAM, "stream not found")
         state = {"messages": len(self.stored), "first_seq": self.first, "last_seq": self.end}
@@ -234,7 +234,7 @@ async def test_a_check_while_a_journal_is_opened_ends_nothing(question: int) -> 
     owners = Owners()
     for epoch in (1, 2):
         journal = owners.journal(epoch)
-        owners.servers.meanwhile = {owners.servers.asked + question: journal.check}
+        owners.servers.meanwhile = {owners.servers.question_count + question: journal.check}
 
         await journal.open()
 
@@ -263,7 +263,7 @@ async def test_a_stream_that_was_made_anew_while_a_journal_is_opened_ends_it() -
         owners.servers.make_anew()
         await journal.check()
 
-    owners.servers.meanwhile = {owners.servers.asked + 5: made_anew}
+    owners.servers.meanwhile = {owners.servers.question_count + 5: made_anew}
 
     await journal.open()
 

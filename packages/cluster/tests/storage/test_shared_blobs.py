@@ -34,7 +34,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.blobs = MemoryBlobs()
-        self.asked: Counter[str] = Counter()
+        self.read_counts: Counter[str] = Counter()
         self.ranges: list[tuple[str, int, int | None]] = []
         self.waits: Callable[[], Any] = lambda: asyncio.sleep(0)
 
@@ -42,7 +42,7 @@ class Counted:
         return getattr(self.blobs, name)
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
-        self.asked[name] += 1
+        self.read_counts[name] += 1
         self.ranges.append((name, offset, length))
         await self.waits()
         return await self.blobs.get(name, offset, length)
@@ -124,7 +124,7 @@ async def test_a_file_is_fetched_once_and_whole() -> None:
     node.start()
     node.blobs.check_against(knows(a=b"0123456789"))
     assert bytes(await node.blobs.get(A)) == b"0123456789"
-    assert remote.asked[A] == 1
+    assert remote.read_counts[A] == 1
 
 
 @pytest.mark.parametrize("first", ["read", "written"])
@@ -139,9 +139,9 @@ async def test_what_an_earlier_run_has_left_is_not_relied_on_if_nobody_knows_it(
 
     assert bytes(await node.blobs.get(A)) == b"what is true"
     assert bytes(await node.files.get(A)) == b"what is true"
-    assert remote.asked[A] == (first == "read")
+    assert remote.read_counts[A] == (first == "read")
     assert bytes(await node.blobs.get(A)) == b"what is true"
-    assert remote.asked[A] == (first == "read")
+    assert remote.read_counts[A] == (first == "read")
 
 
 @simulated
@@ -159,7 +159,7 @@ async def test_those_who_want_one_file_at_once_fetch_it_once() -> None:
         wanted.set()
 
     assert [bytes(task.result()) for task in reading] == [b"1", b"2", b"3", b"4"]
-    assert remote.asked[A] <= 2  # once by who gave up
+    assert remote.read_counts[A] <= 2  # once by who gave up
 
 
 @simulated
@@ -190,7 +190,7 @@ async def test_what_was_not_read_for_longest_leaves_the_cache() -> None:
     assert await node.cached() == [A, C]
     assert bytes(view) == b"b" * 400, "what was given out stays"
     assert bytes(await node.blobs.get(B)) == b"b" * 400
-    assert remote.asked == {A: 1, B: 2, C: 1}
+    assert remote.read_counts == {A: 1, B: 2, C: 1}
 
 
 @simulated
@@ -215,7 +215,7 @@ async def test_what_is_written_is_in_the_cache_and_what_is_deleted_is_not() -> N
     await node.blobs.put(A, [b"one", b"two"])
 
     assert bytes(await node.blobs.get(A)) == b"onetwo"
-    assert remote.asked[A] == 0
+    assert remote.read_counts[A] == 0
     await node.blobs.delete(A)
     assert await node.cached() == []
     with pytest.raises(NameDoesNotExist, match=A):
@@ -235,7 +235,7 @@ async def test_the_two_newest_snapshots_are_kept_and_read_where_they_belong() ->
     assert await node.cached() == names[1:], "one that is larger than the cache is not kept"
     assert node.blobs.copies.bytes == 0, "they do not count as segments"
     assert bytes(await node.blobs.get(names[-1])) == b"state"
-    assert remote.asked[names[-1]] == 1
+    assert remote.read_counts[names[-1]] == 1
 
 
 @simulated
@@ -249,18 +249,18 @@ async def test_nothing_grows_in_a_cache() -> None:
     assert node.blobs.local_path(A) is None
 
 
-@pytest.mark.parametrize("there", [b"of another epoch", b"as long as it"])
+@pytest.mark.parametrize("cached_bytes", [b"of another epoch", b"as long as it"])
 @simulated
-async def test_a_file_in_the_cache_with_other_bytes_is_fetched_again(there: bytes) -> None:
+async def test_a_file_in_the_cache_with_other_bytes_is_fetched_again(cached_bytes: bytes) -> None:
     remote = await stored(a=b"what is true.")
     node = Node(remote)
-    await node.files.put(A, [there])
+    await node.files.put(A, [cached_bytes])
     node.start()
     node.blobs.check_against(knows(a=b"what is true."))
 
     assert bytes(await node.blobs.get(A)) == b"what is true."
     assert bytes(await node.files.get(A)) == b"what is true."
-    assert remote.asked[A] == 1
+    assert remote.read_counts[A] == 1
 
 
 @simulated
@@ -275,7 +275,7 @@ async def test_a_file_that_rots_in_the_cache_between_two_runs_is_fetched_again()
     node.blobs.check_against(knows(a=b"x" * 600))
 
     assert bytes(await node.blobs.get(A)) == b"x" * 600
-    assert remote.asked[A] == 2
+    assert remote.read_counts[A] == 2
 
 
 @simulated

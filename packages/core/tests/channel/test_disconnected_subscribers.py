@@ -123,15 +123,15 @@ def test_what_was_sent_and_has_not_arrived_is_sent_again() -> None:
 
 
 @pytest.mark.spec("J5")
-@pytest.mark.parametrize("told", ["before", "with the loss"])
-def test_what_has_arrived_out_of_order_is_not_sent_again(told: str) -> None:
+@pytest.mark.parametrize("acknowledged", ["before", "with the loss"])
+def test_what_has_arrived_out_of_order_is_not_sent_again(acknowledged: str) -> None:
     """The event is still stored, because other clients need it."""
     play = jms()
     play.do(AddDurable("d", "shared"))
     play.do(AddSubscriber(1, "s", 0, credit=100, confirms=True))
     play.do(publish(5))
     arrived = (span(1), span(3))
-    if told == "before":
+    if acknowledged == "before":
         play.do(GrantCredit(1, 0, arrived=arrived))
         play.do(Disconnect(1))
     else:

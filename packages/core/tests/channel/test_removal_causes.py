@@ -24,11 +24,11 @@ steps = st.lists(
 
 
 @given(steps, st.integers(0, 310), st.integers(0, 310))
-def test_each_missing_id_has_the_cause_it_left_by(left: list[Step], first: int, end: int) -> None:
+def test_each_missing_id_has_the_cause_it_left_by(steps: list[Step], first: int, end: int) -> None:
     departures = Departures(GIVEN.first)
     stored = IdSet([Span(GIVEN.first, 290)])  # nothing was stored under the last ten
     causes: dict[int, str] = dict.fromkeys(range(290, GIVEN.end), NEVER)
-    for cause, start, size in left:
+    for cause, start, size in steps:
         removed = stored.remove(Span(start, start + size))
         departures.record(removed, cause)
         causes |= dict.fromkeys(removed, cause.value)

@@ -66,7 +66,7 @@ def state_file(**durable: Any) -> StateFile:
     return StateFile(replace(state, restored=restored), facts)
 
 
-def manifest(known: StateFile, /, **changes: Any) -> Manifest:
+def manifest(state_file: StateFile, /, **changes: Any) -> Manifest:
     complete = Manifest(
         format=1,
         name="orders",
@@ -75,7 +75,7 @@ def manifest(known: StateFile, /, **changes: Any) -> Manifest:
         realm="r",
         exported="2026-01-01T00:00:00+00:00",
         events=10,
-        state=described_state(state_bytes(known)),
+        state=described_state(state_bytes(state_file)),
         files=tuple(described(image, in_memory=False) for image in (FIRST, SECOND)),
     )
     return replace(complete, **changes)

@@ -8,8 +8,8 @@ from penstock_core.columns.events.body import body_of_columns
 from penstock_core.columns.keys.key_values import NO_SLOT, Values
 
 
-def slots(values: Values, *given: object) -> list[int]:
-    rows = [{"k": value} for value in given]
+def slots(values: Values, *key_values: object) -> list[int]:
+    rows = [{"k": value} for value in key_values]
     result: list[int] = values.slots_of(
         body_of_columns([b""] * len(rows), properties=rows)
     ).tolist()

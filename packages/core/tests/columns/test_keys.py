@@ -457,14 +457,14 @@ def test_a_selector_finds_all_its_events_by_the_value_of_a_key(
         mask = selector.mask(stamp(batch, Span(first, channel.end), 0))
         matching += (np.flatnonzero(mask) + first).tolist()
 
-    found = channel.index.ids_selected(selector.expression, channel.live)
+    ids = channel.index.ids_selected(selector.expression, channel.live)
 
     expected = [event_id for event_id in matching if event_id in channel.live]
-    assert (found is None) == (text in UNINDEXED)
-    if found is not None:
-        assert set(expected) <= set(found)
+    assert (ids is None) == (text in UNINDEXED)
+    if ids is not None:
+        assert set(expected) <= set(ids)
         if " AND " not in text:
-            assert list(found) == expected
+            assert list(ids) == expected
 
 
 def test_a_key_with_the_name_of_a_header_finds_nothing() -> None:

@@ -22,8 +22,8 @@ def test_an_equal_schema_is_worked_out_once_and_metadata_counts() -> None:
 def test_recently_used_schemas_are_cached() -> None:
     computed: list[str] = []
 
-    def work_out(given: pa.Schema) -> str:
-        computed.append(given.names[0])
+    def work_out(schema: pa.Schema) -> str:
+        computed.append(schema.names[0])
         return computed[-1]
 
     memo = SchemaMemo(work_out)

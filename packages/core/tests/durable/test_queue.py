@@ -101,7 +101,7 @@ def test_a_reader_holds_no_more_uncommitted_events_than_its_window(
 
 @pytest.mark.spec("Q2")
 @pytest.mark.parametrize(
-    ("commit", "left"),
+    ("commit", "remaining"),
     [
         (Ack(1, (span(0, 4),)), [5, 6]),
         (AckPrevious(1, 2), [3, 4, 5, 6]),
@@ -110,12 +110,12 @@ def test_a_reader_holds_no_more_uncommitted_events_than_its_window(
     ],
     ids=["all it holds", "up to one", "one alone", "a list"],
 )
-def test_a_reader_commits_all_or_up_to_one_or_one(commit: Command, left: list[int]) -> None:
+def test_a_reader_commits_all_or_up_to_one_or_one(commit: Command, remaining: list[int]) -> None:
     play = queue(5, events=7)
     play.do(commit)
 
-    assert list(play.channel.state.stored) == left
-    assert outstanding(play, READERS) == left
+    assert list(play.channel.state.stored) == remaining
+    assert outstanding(play, READERS) == remaining
 
 
 @pytest.mark.spec("Q2", "D15")

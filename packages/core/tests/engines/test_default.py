@@ -8,6 +8,6 @@ from penstock_core.engines.default import ENGINE
 
 
 @pytest.mark.spec("J1")
-@pytest.mark.parametrize("asked", [0, 7, 99])
-def test_a_subscription_starts_where_it_asks_to(asked: int) -> None:
-    assert ENGINE.first_id(asked, next_id=50) == asked
+@pytest.mark.parametrize("first_id", [0, 7, 99])
+def test_a_subscription_starts_where_it_asks_to(first_id: int) -> None:
+    assert ENGINE.first_id(first_id, next_id=50) == first_id

@@ -237,14 +237,14 @@ def test_a_publish_that_comes_again_is_answered_though_its_events_are_gone() -> 
 
 
 @pytest.mark.spec("J3")
-@pytest.mark.parametrize("asked", [0, 3, 5, 99])
-def test_a_subscription_starts_after_the_last_id_whatever_it_asks_for(asked: int) -> None:
+@pytest.mark.parametrize("first_id", [0, 3, 5, 99])
+def test_a_subscription_starts_after_the_last_id_whatever_it_asks_for(first_id: int) -> None:
     play = jms()
     play.do(AddDurable("d", "shared"))
     play.do(publish(5))
 
-    assert ENGINE.first_id(asked, next_id=50) == 50
-    assert play.do(AddSubscriber(1, "a", asked, credit=10)) == []
+    assert ENGINE.first_id(first_id, next_id=50) == 50
+    assert play.do(AddSubscriber(1, "a", first_id, credit=10)) == []
     assert delivered(play.do(publish(2))) == {1: [5, 6]}
 
 

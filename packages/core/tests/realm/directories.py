@@ -11,8 +11,8 @@ from penstock_core.vocabulary.definitions import Definition
 from penstock_server.bootstrap import rules
 
 
-def create(found: Directory, name: str, **attributes: Any) -> None:
-    found.apply(found.decide_create(name, Definition(**attributes)))
+def create(directory: Directory, name: str, **attributes: Any) -> None:
+    directory.apply(directory.decide_create(name, Definition(**attributes)))
 
 
 def at_a_node() -> Directory:

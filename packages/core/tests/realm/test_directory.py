@@ -37,9 +37,9 @@ def directory(*names: str) -> Directory:
     return made
 
 
-def delete(found: Directory, name: str) -> None:
-    for fact in found.decide_delete(name):
-        found.apply(fact)
+def delete(directory: Directory, name: str) -> None:
+    for fact in directory.decide_delete(name):
+        directory.apply(fact)
 
 
 @pytest.mark.spec("C2")
@@ -52,16 +52,16 @@ def test_two_spellings_of_a_name_are_one_channel() -> None:
 
 
 @pytest.mark.spec("C2")
-@pytest.mark.parametrize(("there", "wanted"), [("a/b/c", "a/b"), ("a/b", "a/b/c")])
-def test_a_store_may_lie_beside_a_folder_of_its_name(there: str, wanted: str) -> None:
-    realm_directory = directory(there, wanted)
-    assert realm_directory.names("channel") == sorted([there, wanted])
+@pytest.mark.parametrize(("existing", "wanted"), [("a/b/c", "a/b"), ("a/b", "a/b/c")])
+def test_a_store_may_lie_beside_a_folder_of_its_name(existing: str, wanted: str) -> None:
+    realm_directory = directory(existing, wanted)
+    assert realm_directory.names("channel") == sorted([existing, wanted])
 
-    delete(realm_directory, there)
+    delete(realm_directory, existing)
     assert realm_directory.names("channel") == [wanted]
-    create(realm_directory, there, kind="queue")
+    create(realm_directory, existing, kind="queue")
     assert realm_directory.channel_id_of(wanted) == 2
-    assert realm_directory.channel_id_of(there) == 3
+    assert realm_directory.channel_id_of(existing) == 3
 
 
 def test_a_channel_deleted_and_made_again_is_another_one() -> None:
@@ -103,24 +103,26 @@ def test_attributes_out_of_bounds_are_refused(definition: Definition, reason: st
 
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize(
-    "given", ["orders/new", "/orders/new", "orders//new", "orders::new", "orders\\new"]
+    "spelling", ["orders/new", "/orders/new", "orders//new", "orders::new", "orders\\new"]
 )
-def test_every_spelling_leads_to_the_same_store(given: str) -> None:
+def test_every_spelling_leads_to_the_same_store(spelling: str) -> None:
     realm_directory = directory()
-    create(realm_directory, given)
+    create(realm_directory, spelling)
 
     assert realm_directory.channels[1].state.name == "orders/new"
-    assert realm_directory.channel_id_of("orders/new") == realm_directory.channel_id_of(given) == 1
+    assert (
+        realm_directory.channel_id_of("orders/new") == realm_directory.channel_id_of(spelling) == 1
+    )
 
 
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize(
-    "given", ["", "/", "a\n", "a/..", "a/*", "\u202ea", "\ud800", " a", "x" * 256]
+    "name", ["", "/", "a\n", "a/..", "a/*", "\u202ea", "\ud800", " a", "x" * 256]
 )
-def test_a_name_that_cannot_be_creates_nothing(given: str) -> None:
+def test_a_name_that_cannot_be_creates_nothing(name: str) -> None:
     realm_directory = directory()
     with pytest.raises(InvalidName):
-        realm_directory.decide_create(given, Definition())
+        realm_directory.decide_create(name, Definition())
 
     assert not realm_directory.channels
     create(realm_directory, "x" * 255)
@@ -244,12 +246,12 @@ def test_pages_are_no_place_for_a_store_of_one_node_of_a_cluster() -> None:
 
 
 @pytest.mark.spec("C5")
-@pytest.mark.parametrize("given", [None, False])
+@pytest.mark.parametrize("cluster_wide", [None, False])
 def test_on_a_single_realm_nothing_is_cluster_wide_and_nothing_is_stored_of_it(
-    given: bool | None,
+    cluster_wide: bool | None,
 ) -> None:
     realm_directory = directory()
-    create(realm_directory, "a", type="reliable", cluster_wide=given)
+    create(realm_directory, "a", type="reliable", cluster_wide=cluster_wide)
 
     assert realm_directory.channels[1].state.type is rules().types["reliable"]
     stored = msgspec.msgpack.encode(realm_directory.channels[1].state.definition)
@@ -493,8 +495,8 @@ def test_what_waits_for_its_time_lives_as_long_as_the_channels_events(
     assert realm_directory.decide_schedule(1).definition.type == waits_on
 
 
-def join(found: Directory, source: str, destination: str, *, archive: bool = False) -> None:
-    found.apply(found.decide_join(source, destination, "", archive=archive))
+def join(directory: Directory, source: str, destination: str, *, archive: bool = False) -> None:
+    directory.apply(directory.decide_join(source, destination, "", archive=archive))
 
 
 @pytest.mark.spec("L1", "L3")

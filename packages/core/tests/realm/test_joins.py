@@ -52,11 +52,11 @@ def test_removing_one_leaves_the_others_and_twice_is_once() -> None:
     assert list(joins) == []
 
 
-def out(found: Directory, source: str, target: str, selector: str = "") -> int:
+def out(directory: Directory, source: str, target: str, selector: str = "") -> int:
     """Join a local channel to a store of the cluster; return the number of the outbox."""
-    facts = found.decide_join_out(source, target, Join(0, 0, selector))
+    facts = directory.decide_join_out(source, target, Join(0, 0, selector))
     for fact in facts:
-        found.apply(fact)
+        directory.apply(fact)
     made = facts[-1]
     assert isinstance(made, JoinCreated)
     return made.join.destination

@@ -35,14 +35,14 @@ class Needy(Struct):
     must: int
 
 
-def explanation(given: Any, kind: Any = Outer, **options: Any) -> str:
+def explanation(value: Any, kind: Any = Outer, **options: Any) -> str:
     with pytest.raises(msgspec.ValidationError) as raised:
-        msgspec.convert(given, kind)
-    return explain(raised.value, given, kind=kind, whole="the body", **options)
+        msgspec.convert(value, kind)
+    return explain(raised.value, value, kind=kind, whole="the body", **options)
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("value", "sentence"),
     [
         ({"level": "many"}, "level must be an integer, not 'many'"),
         ({"level": None}, "level must be an integer, not null"),
@@ -70,8 +70,8 @@ def explanation(given: Any, kind: Any = Outer, **options: Any) -> str:
         (True, "the body must be an object, not true"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_argument(given: Any, sentence: str) -> None:
-    assert explanation(given) == sentence
+def test_a_value_that_cannot_be_is_told_with_its_argument(value: Any, sentence: str) -> None:
+    assert explanation(value) == sentence
 
 
 def test_a_field_that_is_missing_is_named() -> None:
@@ -119,12 +119,12 @@ def test_nesting_without_end_is_told() -> None:
 @pytest.mark.parametrize(
     "field", [field.encode_name for field in msgspec.structs.fields(Definition)]
 )
-@pytest.mark.parametrize("given", [b"\0", 1.5, [()], {3: 4}])
-def test_no_attribute_is_told_in_the_words_of_the_decoder(field: str, given: Any) -> None:
+@pytest.mark.parametrize("value", [b"\0", 1.5, [()], {3: 4}])
+def test_no_attribute_is_told_in_the_words_of_the_decoder(field: str, value: Any) -> None:
     try:
-        msgspec.convert({field: given}, Definition)
+        msgspec.convert({field: value}, Definition)
     except msgspec.ValidationError as error:
-        sentence = explain(error, {field: given}, kind=Definition, words=PYTHON)
+        sentence = explain(error, {field: value}, kind=Definition, words=PYTHON)
 
         assert field in sentence
         assert not any(word in sentence for word in ("$", "`", "Expected", "expected", "null"))

@@ -58,7 +58,7 @@ def test_jitter_is_the_same_for_the_same_seed_and_another_for_another() -> None:
 
 @pytest.mark.spec("D18")
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "said"),
     [
         ({"first": 0}, "backoff.first is 0; allowed are 1 to"),
         ({"first": DELAY_MS_MAX + 1}, "backoff.first is"),
@@ -69,9 +69,9 @@ def test_jitter_is_the_same_for_the_same_seed_and_another_for_another() -> None:
         ({"first": 5, "seed": -1}, "backoff.seed is -1; allowed are 0 to"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_and_named(given: dict[str, Any], said: str) -> None:
+def test_what_is_out_of_bounds_is_refused_and_named(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        check_backoff(Backoff(**given))
+        check_backoff(Backoff(**fields))
 
 
 @pytest.mark.spec("D18")

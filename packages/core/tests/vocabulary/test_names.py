@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spec("C2")
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("spelling", "name"),
     [
         ("orders", "orders"),
         ("/orders", "orders"),
@@ -50,12 +50,12 @@ pytestmark = pytest.mark.spec("C2")
         ("e\u0301" * NAME_LENGTH_MAX, "é" * NAME_LENGTH_MAX),
     ],
 )
-def test_a_name_has_one_canonical_form(given: str, name: str) -> None:
-    assert destination_name(given) == name
+def test_a_name_has_one_canonical_form(spelling: str, name: str) -> None:
+    assert destination_name(spelling) == name
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("name", "reason"),
     [
         ("", "at least one character other than '/'"),
         ("/", "at least one character other than '/'"),
@@ -80,9 +80,9 @@ def test_a_name_has_one_canonical_form(given: str, name: str) -> None:
         (7, "a name is a string, not int"),
     ],
 )
-def test_any_other_name_is_refused_with_place_and_reason(given: object, reason: str) -> None:
+def test_any_other_name_is_refused_with_place_and_reason(name: object, reason: str) -> None:
     with pytest.raises(InvalidName) as refused:
-        destination_name(given)
+        destination_name(name)
 
     assert reason in str(refused.value)
     assert str(refused.value).isprintable()
@@ -154,7 +154,7 @@ def test_a_durable_may_be_called_like_an_address(name: str) -> None:
     assert durable_name(name) == name
 
 
-@pytest.mark.parametrize("given", ["", None, "a\tb", " a", ".", "..", "\u202ea", "x" * 256])
-def test_a_durable_has_a_name_too(given: object) -> None:
+@pytest.mark.parametrize("name", ["", None, "a\tb", " a", ".", "..", "\u202ea", "x" * 256])
+def test_a_durable_has_a_name_too(name: object) -> None:
     with pytest.raises(InvalidName):
-        durable_name(given)
+        durable_name(name)

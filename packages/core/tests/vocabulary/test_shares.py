@@ -8,11 +8,11 @@ from penstock_core.vocabulary.shares import share_left
 
 
 @pytest.mark.parametrize(
-    ("used", "own", "left"),
+    ("used", "own", "share"),
     [(0, 0, 50), (50, 50, 0), (50, 0, 25), (75, 25, 0), (60, 60, -10), (51, 0, 24), (100, 0, 0)],
 )
-def test_half_of_what_the_others_leave_may_be_taken(used: int, own: int, left: int) -> None:
-    assert share_left(100, used, own) == left
+def test_half_of_what_the_others_leave_may_be_taken(used: int, own: int, share: int) -> None:
+    assert share_left(100, used, own) == share
 
 
 def test_sharers_that_take_all_they_may_never_exceed_the_limit() -> None:

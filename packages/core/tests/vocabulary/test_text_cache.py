@@ -9,10 +9,10 @@ class Lengths:
     """The length of texts, and the texts that it was computed for."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.computed: list[str] = []
 
     def __call__(self, text: str) -> int:
-        self.asked.append(text)
+        self.computed.append(text)
         return len(text)
 
 
@@ -22,16 +22,16 @@ def test_recently_used_texts_are_cached_up_to_a_number_of_characters() -> None:
     texts = [character * 30 for character in "abc"]
     for text in (*texts, texts[0]):
         assert cache(text) == 30
-    assert lengths.asked == texts, "the last one was kept"
+    assert lengths.computed == texts, "the last one was kept"
 
     cache("d" * 30)  # too many by 20: those used longest ago go
 
-    lengths.asked.clear()
+    lengths.computed.clear()
     for kept in ("d" * 30, texts[0]):
         assert cache(kept) == 30
-    assert not lengths.asked
+    assert not lengths.computed
     assert cache(texts[1]) == 30
-    assert lengths.asked == [texts[1]]
+    assert lengths.computed == [texts[1]]
 
 
 def test_a_text_longer_than_the_limit_is_cached_alone() -> None:
@@ -42,7 +42,7 @@ def test_a_text_longer_than_the_limit_is_cached_alone() -> None:
         cache("b" * 500)
     cache("a")
 
-    assert lengths.asked == ["a", "b" * 500, "a"]
+    assert lengths.computed == ["a", "b" * 500, "a"]
 
 
 def test_a_cached_result_is_not_computed_again() -> None:
@@ -51,4 +51,4 @@ def test_a_cached_result_is_not_computed_again() -> None:
     cache.keep("abc", 7)
 
     assert cache("abc") == 7
-    assert not lengths.asked
+    assert not lengths.computed

@@ -34,7 +34,7 @@ def test_parts_of_a_uri_are_not_shown_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "found"),
+    ("uri", "public_uri"),
     [
         ("s3://bucket/prefix", "s3://bucket/prefix/shard-0"),
         ("s3://AKIA7:s3cr3t%2Fx@bucket/p/", "s3://bucket/p/shard-0"),
@@ -46,5 +46,5 @@ def test_parts_of_a_uri_are_not_shown_either() -> None:
         ("s3://AKIA7:s3cr3t/x?t0ken@bucket/prefix", ""),
     ],
 )
-def test_what_lies_below_a_place_is_named_without_who_asks(uri: str, found: str) -> None:
-    assert below(uri, "shard-0") == found
+def test_what_lies_below_a_place_is_named_without_who_asks(uri: str, public_uri: str) -> None:
+    assert below(uri, "shard-0") == public_uri

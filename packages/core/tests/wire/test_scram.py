@@ -144,7 +144,7 @@ def test_an_empty_password_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("text", "expected"),
     [
         ("I\u00adX", "IX"),
         ("user", "user"),
@@ -154,11 +154,11 @@ def test_an_empty_password_is_refused() -> None:
         ("\u0627\u0628", "\u0627\u0628"),
     ],
 )
-def test_text_is_prepared_as_rfc_4013_has_it(given: str, expected: str) -> None:
-    assert prepared(given) == expected
+def test_text_is_prepared_as_rfc_4013_has_it(text: str, expected: str) -> None:
+    assert prepared(text) == expected
 
 
-@pytest.mark.parametrize("given", ["\u0007", "\u0627\u0031", "\u0627a\u0628", "\ue000"])
-def test_what_rfc_4013_prohibits_is_refused(given: str) -> None:
+@pytest.mark.parametrize("text", ["\u0007", "\u0627\u0031", "\u0627a\u0628", "\ue000"])
+def test_what_rfc_4013_prohibits_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
-        prepared(given)
+        prepared(text)

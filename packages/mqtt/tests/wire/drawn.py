@@ -31,7 +31,7 @@ def filters(draw: st.DrawFn, *, may_be_shared: bool = True) -> str:
     return text
 
 
-def _values(known: Property) -> st.SearchStrategy[Any]:
+def _values(definition: Property) -> st.SearchStrategy[Any]:
     kinds: dict[object, st.SearchStrategy[Any]] = {
         properties.PROPERTIES[2].type: TEXTS,
         properties.PROPERTIES[4].type: st.binary(max_size=20),
@@ -39,13 +39,13 @@ def _values(known: Property) -> st.SearchStrategy[Any]:
         properties.PROPERTIES[0].type: st.integers(0, 255),
         properties.PROPERTIES[8].type: st.integers(0, 65_535),
     }
-    if known.name == "response_topic":
+    if definition.name == "response_topic":
         return NAMES
-    numbers = st.integers(known.minimum, known.maximum)
-    values = kinds.get(known.type, numbers)
-    if values is not numbers and known.type in (PROPERTIES[0].type, PROPERTIES[8].type):
-        values = values.filter(lambda value: known.minimum <= value <= known.maximum)
-    if known.maximum == 1:
+    numbers = st.integers(definition.minimum, definition.maximum)
+    values = kinds.get(definition.type, numbers)
+    if values is not numbers and definition.type in (PROPERTIES[0].type, PROPERTIES[8].type):
+        values = values.filter(lambda value: definition.minimum <= value <= definition.maximum)
+    if definition.maximum == 1:
         values = st.integers(0, 1)
     return values
 

@@ -217,7 +217,7 @@ def test_a_durable_over_a_pattern_is_made_shown_and_ended(
     assert "survives a restart if its channel does" in shown.stdout
     refused = penstock_command("durable", "delete", "shop/eu", "billing", "--yes")
     assert "belongs to the pattern shop/*" in refused.stderr
-    unsure = penstock_command("durable", "delete", *pattern, given="n\n")
+    unsure = penstock_command("durable", "delete", *pattern, stdin="n\n")
     assert unsure.exit_code != 0
     assert session.durables.list() != []
     ended = penstock_command("durable", "delete", *pattern, "--yes")

@@ -54,7 +54,7 @@ def test_options_of_the_event_reach_it(penstock_command: Run, trades: Channel) -
 
 
 def test_data_may_come_from_standard_input(penstock_command: Run, trades: Channel) -> None:
-    penstock_command("publish", "trades", "-", given=b"\x00\xff")
+    penstock_command("publish", "trades", "-", stdin=b"\x00\xff")
     (event,) = trades.browse()
 
     assert event.data == b"\x00\xff"
@@ -75,7 +75,7 @@ def test_lines_of_json_become_events(
 
 
 def test_lines_of_json_may_come_from_standard_input(penstock_command: Run, trades: Channel) -> None:
-    penstock_command("publish", "trades", "--file", "-", given='{"price": 1}\n{"price": 2}\n')
+    penstock_command("publish", "trades", "--file", "-", stdin='{"price": 1}\n{"price": 2}\n')
 
     assert [event.properties["price"] for event in trades.browse()] == [1, 2]
 
@@ -369,7 +369,7 @@ def test_publishing_where_there_is_no_channel_is_refused(penstock_command: Run) 
 
 def test_json_goes_out_as_it_came_in(penstock_command: Run, trades: Channel) -> None:
     line = '{"data":"a","properties":{"b":[1,2],"c":{"d":null}},"tag":"t"}'
-    penstock_command("publish", "trades", "--file", "-", given=line)
+    penstock_command("publish", "trades", "--file", "-", stdin=line)
 
     printed = json.loads(penstock_command("browse", "trades", "--format", "json").stdout)
 

@@ -375,7 +375,7 @@ def test_a_pattern_prints_the_events_of_all_its_channels(
     assert sorted(table["channel"].to_pylist()) == ["shop/eu", "shop/us"]
     assert table["properties.channel"].to_pylist() == [5, 5]
 
-    again = penstock_command("publish", "other", "--file", "-", given="\n".join(lines))
+    again = penstock_command("publish", "other", "--file", "-", stdin="\n".join(lines))
     assert again.exit_code == 0, again.stderr
     assert session.channels.get("other").info().events == 3
 

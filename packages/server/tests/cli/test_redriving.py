@@ -123,7 +123,7 @@ def test_a_printed_dead_event_can_be_published(
     lines = penstock_command("browse", "dead/events", "--format", "json").stdout
     copies = session.channels.create("copies")
 
-    printed = penstock_command("publish", "copies", "--file", "-", given=lines)
+    printed = penstock_command("publish", "copies", "--file", "-", stdin=lines)
 
     assert printed.exit_code == 0
     assert [event.properties["n"] for event in copies.browse()] == [0, 1, 2, 0]

@@ -44,7 +44,7 @@ def test_a_request_prints_its_reply(penstock_command: Run, session: Session, wor
 
 @pytest.mark.spec("R1")
 def test_a_request_without_a_reply_fails(penstock_command: Run, work: Queue) -> None:
-    result = penstock_command("request", "work", "-", "--timeout", "0.01", given="hello")
+    result = penstock_command("request", "work", "-", "--timeout", "0.01", stdin="hello")
 
     assert result.exit_code == 1
     assert result.stderr.startswith("error: no reply to ")

@@ -125,7 +125,7 @@ def test_a_time_in_a_file_that_is_none_is_refused(
 ) -> None:
     line = f'{{"data": "x", "deliver_at": {text}}}'
 
-    refused = penstock_command("publish", "orders", "--file", "-", given=line)
+    refused = penstock_command("publish", "orders", "--file", "-", stdin=line)
 
     assert refused.exit_code == 1
     assert "line 1: 'deliver_at' is " in refused.stderr

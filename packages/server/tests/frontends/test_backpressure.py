@@ -97,28 +97,28 @@ class Pieces(Busy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left = 0
+        self.remaining = 0
         self.reading = ReadThrottle(lambda: self.has_room, self.resumed_s.append, self._take)
         self.reading.begin(self.transport)
 
     def _take(self) -> bool:
-        self.left -= 1
-        return self.left > 0
+        self.remaining -= 1
+        return self.remaining > 0
 
 
 @simulated
 async def test_nothing_more_is_read_while_there_is_a_rest() -> None:
     owner = Pieces()
-    owner.left = 3
+    owner.remaining = 3
     owner.reading.data_arrived()
-    assert owner.left == 2
+    assert owner.remaining == 2
     assert not owner.transport.is_read
-    owner.left += 1
+    owner.remaining += 1
     owner.reading.data_arrived()
-    assert owner.left == 3, "its turn will come"
+    assert owner.remaining == 3, "its turn will come"
     await pass_time(0.001)
 
-    assert owner.left == 0
+    assert owner.remaining == 0
     assert owner.transport.is_read
     assert owner.resumed_s == [], "it was listened to all the time"
 
@@ -126,14 +126,14 @@ async def test_nothing_more_is_read_while_there_is_a_rest() -> None:
 @simulated
 async def test_a_rest_waits_for_room_and_is_taken_in_before_more_is_read() -> None:
     owner = Pieces()
-    owner.left, owner.has_room = 3, False
+    owner.remaining, owner.has_room = 3, False
     owner.reading.data_arrived()
     await pass_time(10 * RECHECK_S)
-    assert owner.left == 2
+    assert owner.remaining == 2
     owner.has_room = True
     await pass_time(2 * RECHECK_S)
 
-    assert owner.left == 0
+    assert owner.remaining == 0
     assert owner.transport.is_read
     assert len(owner.resumed_s) == 1
 
@@ -141,10 +141,10 @@ async def test_a_rest_waits_for_room_and_is_taken_in_before_more_is_read() -> No
 @simulated
 async def test_the_rest_of_a_lost_connection_is_not_taken_in() -> None:
     owner = Pieces()
-    owner.left = 3
+    owner.remaining = 3
     owner.reading.data_arrived()
     owner.reading.end()
     await pass_time(1.0)
 
-    assert owner.left == 2
+    assert owner.remaining == 2
     assert not owner.transport.is_read

@@ -32,9 +32,9 @@ class Elsewhere:
         lives.realm.dispatch.choosing.offload = self
         fits = Walk.fits
 
-        def counted(walk: Walk, *given: Any) -> bool:
+        def counted(walk: Walk, *arguments: Any) -> bool:
             self.on_loop += not self.is_away
-            return fits(walk, *given)
+            return fits(walk, *arguments)
 
         monkeypatch.setattr(Walk, "fits", counted)
 

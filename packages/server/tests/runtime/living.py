@@ -182,7 +182,7 @@ class SlowJournal(MemoryJournal):
 
     is_slow = False
 
-    async def append(self, *given: Any, **named: Any) -> Any:
+    async def append(self, *arguments: Any, **options: Any) -> Any:
         if self.is_slow:
             await pass_time(1.0)
-        return await super().append(*given, **named)
+        return await super().append(*arguments, **options)

@@ -39,17 +39,17 @@ class WatchedDisk(FaultyDisk):
         super().__init__(seed)
         self.changes: Counter[str] = Counter()
 
-    def pwrite(self, *asked: Any) -> None:
+    def pwrite(self, *arguments: Any) -> None:
         self.changes["pwrite"] += 1
-        super().pwrite(*asked)
+        super().pwrite(*arguments)
 
-    def datasync(self, *asked: Any) -> None:
+    def datasync(self, *arguments: Any) -> None:
         self.changes["datasync"] += 1
-        super().datasync(*asked)
+        super().datasync(*arguments)
 
-    def allocate(self, *asked: Any) -> None:
+    def allocate(self, *arguments: Any) -> None:
         self.changes["allocate"] += 1
-        super().allocate(*asked)
+        super().allocate(*arguments)
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
         self.changes["create"] += create

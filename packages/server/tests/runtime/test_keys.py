@@ -188,8 +188,8 @@ async def test_a_browse_for_values_of_a_key_reads_their_events_only(end: End, en
             assert await matching(lives, "last", "k = 'key 7'") == [1_000]
         assert read() <= 1
         with counted_rows() as read:
-            found = await matching(lives, "last", "k IN ('key 3', 'key 299', 'none') AND n > 3")
-        assert found == [299]
+            matches = await matching(lives, "last", "k IN ('key 3', 'key 299', 'none') AND n > 3")
+        assert matches == [299]
         assert read() <= 2
         assert await matching(lives, "last", "k = 'none'") == []
         assert await matching(lives, "last", "n = 7") == [7]

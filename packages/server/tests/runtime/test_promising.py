@@ -98,8 +98,8 @@ async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writ
     counted: list[bool] = []
     perform = delivery.Dispatch.perform
 
-    async def counting(*given: Any, **named: Any) -> bool:
-        counted.append(await perform(*given, **named))
+    async def counting(*arguments: Any, **options: Any) -> bool:
+        counted.append(await perform(*arguments, **options))
         return counted[-1]
 
     monkeypatch.setattr(delivery.Dispatch, "perform", counting)

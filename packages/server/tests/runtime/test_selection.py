@@ -249,9 +249,9 @@ async def test_long_selectors_are_parsed_one_at_a_time_even_after_disconnects() 
     assert held.begun == 3
 
 
-async def refusal(asked: Coroutine[Any, Any, object]) -> BaseException | None:
+async def refusal(request: Coroutine[Any, Any, object]) -> BaseException | None:
     try:
-        await asked
+        await request
     except InvalidSelector as error:
         return error
     return None

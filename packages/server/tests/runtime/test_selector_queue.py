@@ -292,10 +292,10 @@ async def test_a_failing_evaluation_affects_its_request_alone(
         elsewhere = Elsewhere(lives, monkeypatch)
         mask_in, is_broken = Selector.mask_in, True
 
-        def breaks(*given: Any) -> Any:
+        def breaks(*arguments: Any) -> Any:
             if is_broken:
                 raise ValueError("nobody foresaw it")
-            return mask_in(*given)
+            return mask_in(*arguments)
 
         monkeypatch.setattr(Selector, "mask_in", breaks)
         with pytest.raises(ValueError, match="foresaw"):

@@ -78,9 +78,9 @@ async def test_the_same_file_grows_after_a_restart(tmp_path: Path, orderly: bool
 
 
 @pytest.mark.spec("S1")
-@pytest.mark.parametrize("left", [b"", b"\0" * 100, b"torn" * 1_000])
+@pytest.mark.parametrize("tail", [b"", b"\0" * 100, b"torn" * 1_000])
 @simulated
-async def test_a_truncated_file_is_repaired_at_the_next_start(tmp_path: Path, left: bytes) -> None:
+async def test_a_truncated_file_is_repaired_at_the_next_start(tmp_path: Path, tail: bytes) -> None:
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
@@ -89,7 +89,7 @@ async def test_a_truncated_file_is_repaired_at_the_next_start(tmp_path: Path, le
     await realm.release()
     (file,) = files(tmp_path)
     content = file.read_bytes()
-    file.write_bytes(content[: len(content) - 200] + left)
+    file.write_bytes(content[: len(content) - 200] + tail)
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         assert realm.recovered.damage == []

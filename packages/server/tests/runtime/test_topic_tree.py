@@ -31,7 +31,7 @@ def test_a_filter_finds_all_matching_names(names: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found", "steps"),
+    ("text", "match_count", "steps"),
     [
         ("site/7/3/temp", 1, 4),
         ("site/7/+/temp", 10, 22),
@@ -40,13 +40,13 @@ def test_a_filter_finds_all_matching_names(names: list[str], text: str) -> None:
         ("else/+/#", 0, 0),
     ],
 )
-def test_a_search_visits_matching_branches_only(text: str, found: int, steps: int) -> None:
+def test_a_search_visits_matching_branches_only(text: str, match_count: int, steps: int) -> None:
     kinds = ("temp", "state")
     tree = TopicTree(
         f"site/{n}/{m}/{kind}" for n in range(500) for m in range(10) for kind in kinds
     )
 
-    assert len(list(tree.find(text))) == found
+    assert len(list(tree.find(text))) == match_count
     assert tree.steps == steps
     assert len(tree) == 10_000
 

@@ -31,13 +31,13 @@ def realm(start: Start) -> penstock.Realm:
 
 
 @pytest.fixture
-def here(realm: penstock.Realm) -> Iterator[Session]:
+def source_session(realm: penstock.Realm) -> Iterator[Session]:
     with realm.connect() as session:
         yield session
 
 
 @pytest.fixture
-def there(start: Start) -> Iterator[Session]:
+def target_session(start: Start) -> Iterator[Session]:
     with start("there").connect() as session:
         yield session
 

@@ -53,14 +53,14 @@ def files_in(store: Path) -> list[str]:
     return [path.name for path in (store / "segments").rglob("*") if path.is_file()]
 
 
-def exported(here: Session, folder: Path) -> list[Path]:
+def exported(source_session: Session, folder: Path) -> list[Path]:
     """Create a channel with a durable and with events on disk and in memory, and export it; return
     the files of the export."""
-    orders = here.channels.create("orders", storage={"events_per_spindle": 40})
+    orders = source_session.channels.create("orders", storage={"events_per_spindle": 40})
     orders.publish_many(events(100))
     until(lambda: orders.info().storage.sealed_files == 2)  # the rest stays in memory
     halfway(orders)
-    here.channels.export("orders", folder)
+    source_session.channels.export("orders", folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

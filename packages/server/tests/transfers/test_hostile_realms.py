@@ -42,9 +42,9 @@ ELSEWHERE = [
 
 
 @pytest.fixture
-def stocked(here: Session) -> Session:
-    here.channels.create("orders", type="persistent").publish_many(events(5))
-    return here
+def stocked(source_session: Session) -> Session:
+    source_session.channels.create("orders", type="persistent").publish_many(events(5))
+    return source_session
 
 
 def all_below(folder: Path) -> list[str]:

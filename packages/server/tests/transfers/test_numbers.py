@@ -54,8 +54,10 @@ def forgeries(state: StateFile) -> Iterator[tuple[tuple[int, ...], int, StateFil
                 continue  # refused as it is read
 
 
-def test_no_number_of_an_import_ends_the_realm(here: Session, folder: Path, start: Start) -> None:
-    exported(here, folder)
+def test_no_number_of_an_import_ends_the_realm(
+    source_session: Session, folder: Path, start: Start
+) -> None:
+    exported(source_session, folder)
     manifest, state = read(folder)
     tried = accepted = 0
     with start("victim") as realm, realm.connect() as session:
@@ -78,14 +80,14 @@ def test_no_number_of_an_import_ends_the_realm(here: Session, folder: Path, star
 
 @pytest.mark.spec("E3")
 def test_publishers_of_imported_events_are_marked(
-    here: Session, there: Session, folder: Path, tmp_path: Path
+    source_session: Session, target_session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    exported(here, folder)
-    moved = there.channels.import_from(folder)
+    exported(source_session, folder)
+    moved = target_session.channels.import_from(folder)
     moved.publish(b"new")
     *old, new = moved.browse()
-    there.channels.export("orders", tmp_path / "again")
-    back = there.channels.import_from(tmp_path / "again", "twice")
+    target_session.channels.export("orders", tmp_path / "again")
+    back = target_session.channels.import_from(tmp_path / "again", "twice")
     mark = f"imported:{new.headers['publisher']}"
 
     assert {event.headers["publisher"] for event in old} == {mark}

@@ -46,39 +46,41 @@ pytestmark = [pytest.mark.spec("C7"), pytest.mark.slow]
 
 
 def test_an_import_into_a_taken_name_is_refused_and_changes_nothing(
-    here: Session, there: Session, folder: Path, tmp_path: Path
+    source_session: Session, target_session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    here.channels.create("orders", type="persistent").publish_many(events(5))
-    here.channels.export("orders", folder)
-    first = there.channels.import_from(folder)
+    source_session.channels.create("orders", type="persistent").publish_many(events(5))
+    source_session.channels.export("orders", folder)
+    first = target_session.channels.import_from(folder)
     stored = files_in(tmp_path / "there")
 
     with pytest.raises(NameAlreadyBound, match="orders already exists"):
-        there.channels.import_from(folder)
+        target_session.channels.import_from(folder)
     with pytest.raises(penstock.PenstockError, match="is a wildcard"):
-        there.channels.import_from(folder, "orders/*")
+        target_session.channels.import_from(folder, "orders/*")
     assert first.info().events == 5
     assert files_in(tmp_path / "there") == stored
 
 
 def test_a_dead_event_store_has_to_be_there_first(
-    here: Session, there: Session, folder: Path
+    source_session: Session, target_session: Session, folder: Path
 ) -> None:
-    here.channels.create("dead")
-    here.channels.create("orders", dead_event_store="dead").publish(b"")
-    here.channels.export("orders", folder)
+    source_session.channels.create("dead")
+    source_session.channels.create("orders", dead_event_store="dead").publish(b"")
+    source_session.channels.export("orders", folder)
 
     with pytest.raises(NameDoesNotExist, match="dead event store dead does not exist"):
-        there.channels.import_from(folder)
-    there.queues.create("dead")
-    assert there.channels.import_from(folder).info().definition.dead_event_store == "dead"
+        target_session.channels.import_from(folder)
+    target_session.queues.create("dead")
+    assert target_session.channels.import_from(folder).info().definition.dead_event_store == "dead"
 
 
 @pytest.mark.spec("P4")
-def test_types_of_messages_that_nest_too_deep_are_refused(here: Session, folder: Path) -> None:
+def test_types_of_messages_that_nest_too_deep_are_refused(
+    source_session: Session, folder: Path
+) -> None:
     """The decoder of columns would recurse over them in native code."""
-    here.channels.create("orders", descriptors=shop())
-    here.channels.export("orders", folder)
+    source_session.channels.create("orders", descriptors=shop())
+    source_session.channels.export("orders", folder)
     manifest, state = read(folder)
     deep = msgspec.structs.replace(manifest.definition, descriptors=a_chain(9_000))
     restored = msgspec.structs.replace(state.channel.restored, definition=deep)
@@ -87,77 +89,81 @@ def test_types_of_messages_that_nest_too_deep_are_refused(here: Session, folder:
     forge(folder, forged, msgspec.structs.replace(state, channel=channel))
 
     with pytest.raises(InvalidDescriptor, match="more than 100 levels"):
-        here.channels.import_from(folder, "copy")
-    assert here.channels.list() == ["orders"]
+        source_session.channels.import_from(folder, "copy")
+    assert source_session.channels.list() == ["orders"]
 
 
-def test_a_queue_is_not_imported_as_a_channel(here: Session, there: Session, folder: Path) -> None:
-    here.queues.create("work").push(b"")
+def test_a_queue_is_not_imported_as_a_channel(
+    source_session: Session, target_session: Session, folder: Path
+) -> None:
+    source_session.queues.create("work").push(b"")
     with pytest.raises(NameDoesNotExist, match="work is a queue"):
-        here.channels.export("work", folder)
-    here.queues.export("work", folder)
+        source_session.channels.export("work", folder)
+    source_session.queues.export("work", folder)
 
     with pytest.raises(InvalidArgument, match="import it as a queue"):
-        there.channels.import_from(folder)
+        target_session.channels.import_from(folder)
 
 
-def test_an_export_needs_a_folder_of_its_own(here: Session, folder: Path) -> None:
-    here.channels.create("orders").publish(b"")
+def test_an_export_needs_a_folder_of_its_own(source_session: Session, folder: Path) -> None:
+    source_session.channels.create("orders").publish(b"")
     folder.mkdir()
     (folder / "letter.txt").write_text("mine")
 
     with pytest.raises(InvalidArgument, match="not empty"):
-        here.channels.export("orders", folder)
+        source_session.channels.export("orders", folder)
     with pytest.raises(InvalidArgument, match="cannot be used"):
-        here.channels.export("orders", folder / "letter.txt" / "inside")
+        source_session.channels.export("orders", folder / "letter.txt" / "inside")
     assert (folder / "letter.txt").read_text() == "mine"
 
 
-def test_an_export_of_nothing_leaves_nothing(here: Session, folder: Path) -> None:
+def test_an_export_of_nothing_leaves_nothing(source_session: Session, folder: Path) -> None:
     with pytest.raises(NameDoesNotExist):
-        here.channels.export("orders", folder)
+        source_session.channels.export("orders", folder)
     assert not folder.exists()
     folder.mkdir()
     with pytest.raises(NameDoesNotExist):
-        here.channels.export("orders", folder)
+        source_session.channels.export("orders", folder)
     assert list(folder.iterdir()) == []
 
 
 def test_an_incomplete_export_is_refused(
-    start: Start, there: Session, folder: Path, tmp_path: Path
+    start: Start, target_session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    here = start("cut").connect()
-    here.channels.create("orders", type="persistent").publish_many(events(5))
-    here.channels.export("orders", folder)
+    source_session = start("cut").connect()
+    source_session.channels.create("orders", type="persistent").publish_many(events(5))
+    source_session.channels.export("orders", folder)
     (folder / MANIFEST).unlink()  # it comes last
 
     with pytest.raises(DamagedExport, match="it is incomplete"):
-        there.channels.import_from(folder)
+        target_session.channels.import_from(folder)
     with pytest.raises(InvalidArgument, match="does not exist; give the folder of an export"):
-        there.channels.import_from(tmp_path / "nowhere")
-    here.close()
+        target_session.channels.import_from(tmp_path / "nowhere")
+    source_session.close()
 
 
 @pytest.mark.parametrize("engine", ["default", "merge"])
 def test_publish_keys_and_states_need_free_memory(
-    here: Session, start: Start, folder: Path, engine: Engine
+    source_session: Session, start: Start, folder: Path, engine: Engine
 ) -> None:
-    states = here.channels.create("states", keys={"key": 1}, engine=engine)
+    states = source_session.channels.create("states", keys={"key": 1}, engine=engine)
     for count in range(10):
         states.publish(b"", properties={"key": f"{count}" + "x" * 10_000})
-    here.channels.export("states", folder)
+    source_session.channels.export("states", folder)
     with start("small", limits__index_bytes=100_000).connect() as small:
         with pytest.raises(MemoryLimit, match=r"states has [12].*limits\.index_bytes"):
             small.channels.import_from(folder)
         assert small.channels.list() == []
         small.channels.create("states", keys={"key": 1}).publish(b"", properties={"key": 1})
-    here.close()
+    source_session.close()
 
 
-def test_events_in_memory_need_free_memory(here: Session, start: Start, folder: Path) -> None:
-    orders = here.channels.create("orders", type="reliable")
+def test_events_in_memory_need_free_memory(
+    source_session: Session, start: Start, folder: Path
+) -> None:
+    orders = source_session.channels.create("orders", type="reliable")
     orders.publish(b"x" * 100_000)
-    here.channels.export("orders", folder)
+    source_session.channels.export("orders", folder)
     with start("small", limits__memory_bytes=50_000).connect() as small:
         with pytest.raises(MemoryLimit, match="orders has 1"):
             small.channels.import_from(folder)
@@ -168,9 +174,9 @@ def test_events_in_memory_need_free_memory(here: Session, start: Start, folder: 
 
 
 def test_damage_to_any_file_is_noticed_and_leaves_no_files(
-    here: Session, there: Session, folder: Path, tmp_path: Path
+    source_session: Session, target_session: Session, folder: Path, tmp_path: Path
 ) -> None:
-    files = exported(here, folder)
+    files = exported(source_session, folder)
     assert len(files) >= 4
     for path in files:
         content = path.read_bytes()
@@ -182,29 +188,29 @@ def test_damage_to_any_file_is_noticed_and_leaves_no_files(
         for damaged in (*flipped, content[:-1], content + b"\0", b""):
             path.write_bytes(damaged)
             with pytest.raises(DamagedExport):
-                there.channels.import_from(folder)
+                target_session.channels.import_from(folder)
         path.unlink()
         with pytest.raises(DamagedExport, match=path.name):
-            there.channels.import_from(folder)
+            target_session.channels.import_from(folder)
         path.write_bytes(content)
     (folder / "events" / "more.arrow").write_bytes(b"")
     with pytest.raises(DamagedExport, match=r"events/more\.arrow is not part of the export"):
-        there.channels.import_from(folder)
+        target_session.channels.import_from(folder)
     (folder / "events" / "more.arrow").unlink()
 
-    assert there.channels.list() == []
+    assert target_session.channels.list() == []
     assert files_in(tmp_path / "there") == []
     assert (
-        there.channels.import_from(folder).info().events
-        == here.channels.get("orders").info().events
+        target_session.channels.import_from(folder).info().events
+        == source_session.channels.get("orders").info().events
     )
 
 
 def test_the_realm_checks_an_import_itself(
-    here: Session, start: Start, folder: Path, tmp_path: Path
+    source_session: Session, start: Start, folder: Path, tmp_path: Path
 ) -> None:
     """An export with forged checksums is refused as well."""
-    exported(here, folder)
+    exported(source_session, folder)
     manifest, state = read(folder)
     counters = msgspec.structs.replace(state.channel.restored.counters, published=3)
     restored = msgspec.structs.replace(state.channel.restored, counters=counters)
@@ -219,9 +225,9 @@ def test_the_realm_checks_an_import_itself(
 
 
 def test_the_realm_refuses_all_that_the_client_would_refuse(
-    here: Session, start: Start, folder: Path, tmp_path: Path
+    source_session: Session, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    exported(here, folder)
+    exported(source_session, folder)
     manifest = manifest_from((folder / MANIFEST).read_bytes())
     target = start("there")
     contents = [(folder / file.name).read_bytes() for file in manifest.files]
@@ -277,9 +283,9 @@ def begin_import(peer: RawPeer, folder: Path) -> str:
 
 @pytest.mark.parametrize("how", ["abort", "hang up"])
 def test_an_import_that_ends_early_leaves_no_files(
-    here: Session, start: Start, folder: Path, tmp_path: Path, how: str
+    source_session: Session, start: Start, folder: Path, tmp_path: Path, how: str
 ) -> None:
-    exported(here, folder)
+    exported(source_session, folder)
     target = start("there")
     with RawPeer(target.listen()) as peer:
         peer.greet()
@@ -294,9 +300,9 @@ def test_an_import_that_ends_early_leaves_no_files(
 
 
 def test_files_of_an_interrupted_import_are_removed_at_the_next_start(
-    here: Session, start: Start, folder: Path, tmp_path: Path
+    source_session: Session, start: Start, folder: Path, tmp_path: Path
 ) -> None:
-    exported(here, folder)
+    exported(source_session, folder)
     penstock.Realm(tmp_path / "there").close()
     stray = tmp_path / "there" / "segments" / "orders.import-1-1" / f"{0:020d}-{9:020d}.arrow"
     stray.parent.mkdir(parents=True)
@@ -307,9 +313,9 @@ def test_files_of_an_interrupted_import_are_removed_at_the_next_start(
 
 
 def test_the_number_of_simultaneous_transfers_is_limited(
-    realm: penstock.Realm, here: Session, folder: Path
+    realm: penstock.Realm, source_session: Session, folder: Path
 ) -> None:
-    exported(here, folder)
+    exported(source_session, folder)
     manifest = (folder / MANIFEST).read_bytes()
     with RawPeer(realm.listen()) as peer:
         peer.greet()

@@ -43,14 +43,18 @@ TYPES = ("persistent", "mixed", "reliable", "simple", "off_heap", "paged")
     ],
 )
 def test_an_imported_channel_equals_the_exported_one(
-    here: Session, there: Session, folder: Path, type_: penstock.ChannelType, storage: Any
+    source_session: Session,
+    target_session: Session,
+    folder: Path,
+    type_: penstock.ChannelType,
+    storage: Any,
 ) -> None:
-    orders = here.channels.create("eu/orders", type=type_, storage=storage)
+    orders = source_session.channels.create("eu/orders", type=type_, storage=storage)
     for more in ({}, {"late": 1.5}, {"late": "text"}):
         orders.publish_many(events(50, **more))
     halfway(orders)
-    here.channels.export("eu/orders", folder)
-    moved = there.channels.import_from(folder, "moved")
+    source_session.channels.export("eu/orders", folder)
+    moved = target_session.channels.import_from(folder, "moved")
 
     assert moved.read().equals(orders.read())
     assert moved.columns().equals(orders.columns())
@@ -65,12 +69,12 @@ def test_an_imported_channel_equals_the_exported_one(
 
 @pytest.mark.parametrize("type_", ["persistent", "mixed", "paged"])
 def test_the_imported_channel_lives_on_and_survives_a_restart(
-    here: Session, start: Start, tmp_path: Path, folder: Path, type_: penstock.ChannelType
+    source_session: Session, start: Start, tmp_path: Path, folder: Path, type_: penstock.ChannelType
 ) -> None:
-    orders = here.channels.create("orders", type=type_)
+    orders = source_session.channels.create("orders", type=type_)
     orders.publish_many(events(100))
     halfway(orders)
-    here.channels.export("orders", folder)
+    source_session.channels.export("orders", folder)
     with penstock.Realm(tmp_path / "there") as realm, realm.connect() as importing:
         moved = importing.channels.import_from(folder)
         assert moved.publish_many(events(60)) == range(100, 160)
@@ -95,16 +99,16 @@ def test_the_imported_channel_lives_on_and_survives_a_restart(
 
 
 def test_an_exported_queue_keeps_its_rolled_back_events(
-    here: Session, there: Session, folder: Path
+    source_session: Session, target_session: Session, folder: Path
 ) -> None:
-    work = here.queues.create("work", type="persistent")
+    work = source_session.queues.create("work", type="persistent")
     for n in range(5):
         work.push(b"%d" % n)
     with work.reader(transactional=True) as reader:
         (event,) = reader.fetch(1, timeout=30.0)
         reader.rollback()
-    here.queues.export("work", folder)
-    moved = there.queues.import_from(folder)
+    source_session.queues.export("work", folder)
+    moved = target_session.queues.import_from(folder)
     with moved.reader(transactional=True) as reader:
         (again,) = reader.fetch(1, timeout=30.0)
 
@@ -114,13 +118,13 @@ def test_an_exported_queue_keeps_its_rolled_back_events(
 
 
 def test_publishers_own_ttls_and_publish_keys_are_kept(
-    here: Session, there: Session, folder: Path
+    source_session: Session, target_session: Session, folder: Path
 ) -> None:
-    prices = here.channels.create("prices", type="mixed", keys={"n": 1})
+    prices = source_session.channels.create("prices", type="mixed", keys={"n": 1})
     prices.publish_many(events(30))
     prices.publish(b"lasting", properties={"n": 7}, ttl=3_600_000)
-    here.channels.export("prices", folder)
-    moved = there.channels.import_from(folder)
+    source_session.channels.export("prices", folder)
+    moved = target_session.channels.import_from(folder)
     moved.publish_many(events(10))
 
     events_by_id = {event.event_id: event for event in moved.browse()}
@@ -134,22 +138,22 @@ def test_publishers_own_ttls_and_publish_keys_are_kept(
 
 
 def test_a_publish_repeated_after_the_move_is_stored_once(
-    here: Session, there: Session, folder: Path
+    source_session: Session, target_session: Session, folder: Path
 ) -> None:
-    orders = here.channels.create("orders", type="persistent")
+    orders = source_session.channels.create("orders", type="persistent")
     table = pa.table({"n": [1, 2, 3]})
     stored = orders.commit_stages(orders.stage(table), producer="job", sequence=7)
-    here.channels.export("orders", folder)
-    moved = there.channels.import_from(folder)
+    source_session.channels.export("orders", folder)
+    moved = target_session.channels.import_from(folder)
 
     assert moved.commit_stages([], producer="job", sequence=7) == stored
     assert moved.read().num_rows == 3
 
 
-def test_the_events_are_plain_arrow_files(here: Session, folder: Path) -> None:
-    orders = here.channels.create("orders", type="persistent")
+def test_the_events_are_plain_arrow_files(source_session: Session, folder: Path) -> None:
+    orders = source_session.channels.create("orders", type="persistent")
     orders.publish_many(events(100))
-    here.channels.export("orders", folder)
+    source_session.channels.export("orders", folder)
     (path,) = (folder / "events").iterdir()
     table = pa.ipc.open_file(path).read_all()
 
@@ -158,12 +162,14 @@ def test_the_events_are_plain_arrow_files(here: Session, folder: Path) -> None:
     assert table.column("properties").combine_chunks().field("n").to_pylist() == list(range(100))
 
 
-def test_an_empty_channel_can_be_exported(here: Session, there: Session, folder: Path) -> None:
-    orders = here.channels.create("orders", start_event_id=40)
+def test_an_empty_channel_can_be_exported(
+    source_session: Session, target_session: Session, folder: Path
+) -> None:
+    orders = source_session.channels.create("orders", start_event_id=40)
     orders.publish_many(events(2))
     orders.purge()
-    here.channels.export("orders", folder)
-    moved = there.channels.import_from(folder)
+    source_session.channels.export("orders", folder)
+    moved = target_session.channels.import_from(folder)
 
     assert (moved.info().events, moved.info().counters.purged) == (0, 2)
     assert moved.publish(b"") == 42
@@ -173,9 +179,11 @@ def test_an_empty_channel_can_be_exported(here: Session, there: Session, folder:
 
 
 def test_an_export_under_traffic_is_the_channel_at_one_instant(
-    here: Session, there: Session, folder: Path
+    source_session: Session, target_session: Session, folder: Path
 ) -> None:
-    orders = here.channels.create("orders", type="mixed", storage={"events_per_spindle": 200})
+    orders = source_session.channels.create(
+        "orders", type="mixed", storage={"events_per_spindle": 200}
+    )
     durable = orders.durables.create("billing", type="shared", start="earliest")
     ended, acknowledged = threading.Event(), threading.Event()
 
@@ -198,12 +206,12 @@ def test_an_export_under_traffic_is_the_channel_at_one_instant(
         thread.start()
     try:
         assert acknowledged.wait(120)
-        written = here.channels.export("orders", folder)
+        written = source_session.channels.export("orders", folder)
     finally:
         ended.set()
         for thread in threads:
             thread.join()
-    moved = there.channels.import_from(folder)
+    moved = target_session.channels.import_from(folder)
     info, table = moved.info(), moved.read()
 
     assert written.events == info.events == table.num_rows
@@ -218,16 +226,18 @@ def test_an_export_under_traffic_is_the_channel_at_one_instant(
 
 
 def test_captured_events_stay_readable_after_their_removal(
-    realm: penstock.Realm, here: Session, tmp_path: Path
+    realm: penstock.Realm, source_session: Session, tmp_path: Path
 ) -> None:
-    orders = here.channels.create("orders", type="persistent", storage={"events_per_spindle": 50})
+    orders = source_session.channels.create(
+        "orders", type="persistent", storage={"events_per_spindle": 50}
+    )
     orders.publish_many(events(120))
     until(lambda: orders.info().storage.sealed_files == 2)
     with RawPeer(realm.listen()) as peer:
         peer.greet()
         begun = ask(peer, BeginExport("orders"), ExportBegun)
         orders.purge()
-        here.channels.delete("orders")
+        source_session.channels.delete("orders")
         assert files_in(tmp_path / "here") == []
 
         columns = [
@@ -239,8 +249,10 @@ def test_captured_events_stay_readable_after_their_removal(
     )
 
 
-def test_an_export_belongs_to_its_connection(realm: penstock.Realm, here: Session) -> None:
-    here.channels.create("orders").publish(b"")
+def test_an_export_belongs_to_its_connection(
+    realm: penstock.Realm, source_session: Session
+) -> None:
+    source_session.channels.create("orders").publish(b"")
     url = realm.listen()
     with RawPeer(url) as peer, RawPeer(url) as second_peer:
         peer.greet("one")
@@ -256,9 +268,9 @@ def test_an_export_belongs_to_its_connection(realm: penstock.Realm, here: Sessio
 
 
 def test_an_export_is_read_in_order_and_within_its_files(
-    realm: penstock.Realm, here: Session
+    realm: penstock.Realm, source_session: Session
 ) -> None:
-    here.channels.create("orders").publish(b"")
+    source_session.channels.create("orders").publish(b"")
     with RawPeer(realm.listen()) as peer:
         peer.greet()
         begun = ask(peer, BeginExport("orders"), ExportBegun)

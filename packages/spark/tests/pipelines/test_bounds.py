@@ -20,17 +20,17 @@ NOON = datetime(2013, 1, 1, hour=12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("given", "means"),
+    ("value", "means"),
     [(None, None), (0, 0), (NOON, NOON), ("2013-01-01T13:00:00+01:00", NOON), ({"a": 1}, {"a": 1})],
 )
-def test_bounds_are_ids_times_or_ids_by_channel(given: Any, means: Any) -> None:
-    assert parse_bound("from", given) == means
+def test_bounds_are_ids_times_or_ids_by_channel(value: Any, means: Any) -> None:
+    assert parse_bound("from", value) == means
 
 
-@pytest.mark.parametrize("given", [-1, True, "x", "2013-01-01", NOON.replace(tzinfo=None), {}, []])
-def test_other_things_are_no_bounds(given: Any) -> None:
+@pytest.mark.parametrize("value", [-1, True, "x", "2013-01-01", NOON.replace(tzinfo=None), {}, []])
+def test_other_things_are_no_bounds(value: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"until is .*an event id, a time with a time zone"):
-        parse_bound("until", given)
+        parse_bound("until", value)
 
 
 def test_a_bound_is_of_a_channel() -> None:

@@ -67,18 +67,18 @@ FLIGHTS = {"name": "flights", "channel": "flights"}
 LATE = {"name": "late", "sql": "SELECT * FROM flights", "channel": "late"}
 
 
-def small_pipeline(**given: Any) -> Pipeline:
+def small_pipeline(**fields: Any) -> Pipeline:
     """A small pipeline, other keys laid over it."""
-    document = {"name": "small", "source": [FLIGHTS], "step": [LATE], **given}
+    document = {"name": "small", "source": [FLIGHTS], "step": [LATE], **fields}
     return parse(document, file="small.toml")
 
 
-def with_step(**given: Any) -> Pipeline:
-    return small_pipeline(step=[{**LATE, **given}])
+def with_step(**fields: Any) -> Pipeline:
+    return small_pipeline(step=[{**LATE, **fields}])
 
 
-def with_source(**given: Any) -> Pipeline:
-    return small_pipeline(source=[{**FLIGHTS, **given}])
+def with_source(**fields: Any) -> Pipeline:
+    return small_pipeline(source=[{**FLIGHTS, **fields}])
 
 
 def test_a_step_without_a_key_that_it_needs_is_told_so() -> None:
@@ -200,7 +200,7 @@ def test_the_uri_of_an_iceberg_table_says_the_format_and_its_maintenance() -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"name": ""}, "small.toml: name is ''; it is used as the name of a folder"),
         ({"name": "../up"}, "it is used as the name of a folder"),
@@ -217,13 +217,13 @@ def test_the_uri_of_an_iceberg_table_says_the_format_and_its_maintenance() -> No
         ({"step": [LATE, LATE]}, "two of the steps are called late"),
     ],
 )
-def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_at_the_top_is_told(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        small_pipeline(**given)
+        small_pipeline(**fields)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"name": "my flights"}, "source my flights: name is 'my flights'; names are used in SQL"),
         ({"chanel": "x"}, "small.toml: source flights: unknown key 'chanel': did you mean channel"),
@@ -261,13 +261,13 @@ def test_what_is_wrong_at_the_top_is_told(given: dict[str, Any], message: str) -
         ),
     ],
 )
-def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_in_a_source_is_told(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        with_source(**given)
+        with_source(**fields)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"sq": "x"}, "small.toml: step late: unknown key 'sq': did you mean sql"),
         ({"kind": "archiv"}, "small.toml: step late: kind is 'archiv': did you mean archive"),
@@ -298,9 +298,9 @@ def test_what_is_wrong_in_a_source_is_told(given: dict[str, Any], message: str) 
         ({"sql": "", "python": "nowhere.py:f"}, "the file nowhere.py does not exist"),
     ],
 )
-def test_what_is_wrong_in_a_step_is_told(given: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_in_a_step_is_told(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        with_step(**given)
+        with_step(**fields)
 
 
 def test_a_step_has_to_say_where_its_rows_go() -> None:

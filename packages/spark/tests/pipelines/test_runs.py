@@ -47,10 +47,12 @@ def runs(spark: SparkSession, url: str, tmp_path: Path) -> Runs:
     """Runs steps over the flights, by default with ``once``."""
     register(spark, url)
 
-    def run_steps(*steps: dict[str, Any], **given: Any) -> Report:
-        document = {name: given.pop(name) for name in ("sources", "checkpoints") if name in given}
+    def run_steps(*steps: dict[str, Any], **options: Any) -> Report:
+        document = {
+            name: options.pop(name) for name in ("sources", "checkpoints") if name in options
+        }
         pipeline = small(url, tmp_path, *steps, **document)
-        return run(pipeline, **{"once": True, "spark": spark, **given})
+        return run(pipeline, **{"once": True, "spark": spark, **options})
 
     return run_steps
 

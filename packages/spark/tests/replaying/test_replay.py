@@ -104,8 +104,8 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
     outlet = RecordingOutlet(client, timer)
 
     class Slow:
-        def publish(self, *given: Any, **named: Any) -> None:
-            outlet.publish(*given, **named)
+        def publish(self, *arguments: Any, **options: Any) -> None:
+            outlet.publish(*arguments, **options)
             timer.now += 100_000
 
     seen: list[ReplayProgress] = []

@@ -86,7 +86,9 @@ class StrangeMqtt:
                     self.hangs_up_before = lambda packet: False
                     return
                 answers = self._answers(packet)
-                connection.sendall(b"".join(packet_bytes(each, self._version) for each in answers))
+                connection.sendall(
+                    b"".join(packet_bytes(answer, self._version) for answer in answers)
+                )
 
     def _answers(self, packet: Packet) -> list[Packet]:
         if isinstance(packet, ConnectPacket):

@@ -83,7 +83,9 @@ def test_a_message_that_is_delivered_again_is_not_stored_again(
         link.connect(b"")
         collected = link.receive(5.0)
         assert collected is not None
-        ids = [identity for each in collected.identities for identity in each if identity]
+        ids = [
+            identity for identities in collected.identities for identity in identities if identity
+        ]
         ledger.store(collected.bodies, ids)
         link.close()  # killed here, before it has settled
 

@@ -16,10 +16,10 @@ def test_the_newest_identities_are_remembered(session: penstock.Session) -> None
     for first in range(0, IDENTITIES_MAX + 2_000, 6_128):
         ledger.store([], [f"m{number}" for number in range(first, first + 6_128)])
 
-    for found in (ledger, BridgeLedger(session, "old", new, "amqp://a/b")):
-        assert "m0" not in found
-        assert f"m{first + 6_127}" in found
-        assert f"m{first + 6_127 - 2 * WINDOW_MAX + 1}" in found
+    for remembering_ledger in (ledger, BridgeLedger(session, "old", new, "amqp://a/b")):
+        assert "m0" not in remembering_ledger
+        assert f"m{first + 6_127}" in remembering_ledger
+        assert f"m{first + 6_127 - 2 * WINDOW_MAX + 1}" in remembering_ledger
     assert session.channels.get("bridge/old").info().events == IDENTITIES_MAX + 1
 
 
@@ -53,6 +53,6 @@ def test_the_state_of_a_source_is_that_of_the_newest_step(session: penstock.Sess
     for state in (b"\x00first", b"\xffsecond"):
         ledger.store([], [], state)
 
-    for found in (ledger, BridgeLedger(session, "old", new, "mqtt://a/b")):
-        assert (found.state, found.sequence) == (b"\xffsecond", 2)
+    for remembering_ledger in (ledger, BridgeLedger(session, "old", new, "mqtt://a/b")):
+        assert (remembering_ledger.state, remembering_ledger.sequence) == (b"\xffsecond", 2)
     assert session.channels.get("bridge/old").info().events == 1

@@ -136,7 +136,7 @@ def test_delayed_messages_keep_their_place(session: penstock.Session, new: Chann
 
 def test_ids_of_different_types_differ(session: penstock.Session, new: Channel) -> None:
     ids = ["5", ulong(5), b"5", "35", "x" * 5_000, "x" * 5_001]
-    messages = [bytes(Message(b"", id=each, durable=True).encode()) for each in ids]
+    messages = [bytes(Message(b"", id=message_id, durable=True).encode()) for message_id in ids]
     with StrangeAmqp([*messages, *messages]) as broker:
         steps = bridged(session, broker.url)
 

@@ -53,7 +53,7 @@ def test_the_channel_stays_if_it_is_to_be_kept(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (("--by-key",), "--by-key needs --keys"),
         (("--rollback", "0.5", "--consumers", "0"), "--rollback needs a consumer"),
@@ -63,12 +63,12 @@ def test_the_channel_stays_if_it_is_to_be_kept(
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    penstock_command: Run, session: penstock.Session, arguments: tuple[str, ...], told: str
+    penstock_command: Run, session: penstock.Session, arguments: tuple[str, ...], reason: str
 ) -> None:
     refused = penstock_command("load", *arguments)
 
     assert refused.exit_code == 2
-    assert told in " ".join(refused.stderr.split())
+    assert reason in " ".join(refused.stderr.split())
     assert session.channels.list() == []
 
 

@@ -12,8 +12,8 @@ from penstock_tools.cli.load_plan import EVENTS_MAX, Int64s, Latencies, LoadLedg
 SECOND = 1_000_000
 
 
-def numbers(*given: int) -> Int64s:
-    return np.array(given, dtype=np.int64)
+def numbers(*values: int) -> Int64s:
+    return np.array(values, dtype=np.int64)
 
 
 # --- the schedule -------------------------------------------------------------------------
@@ -63,9 +63,11 @@ def test_the_share_that_is_rolled_back_is_spread_evenly(share: float) -> None:
     assert abs(int(chosen[:5_000].sum()) - share * 5_000) <= 1
 
 
-@pytest.mark.parametrize(("rate", "told"), [(EVENTS_MAX + 1.0, "lower rate"), (0.1, "higher rate")])
-def test_a_run_without_events_or_with_too_many_is_refused(rate: float, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+@pytest.mark.parametrize(
+    ("rate", "remedy"), [(EVENTS_MAX + 1.0, "lower rate"), (0.1, "higher rate")]
+)
+def test_a_run_without_events_or_with_too_many_is_refused(rate: float, remedy: str) -> None:
+    with pytest.raises(InvalidArgument, match=remedy):
         LoadPlan(rates=(rate,), step_s=1.0)
 
 

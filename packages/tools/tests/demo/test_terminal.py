@@ -45,7 +45,7 @@ class Terminal:
             start_new_session=True,
         )
         os.close(theirs)
-        self.told = ""
+        self.output = ""
 
     def press(self, keys: str) -> None:
         os.write(self._own, keys.encode())
@@ -58,18 +58,18 @@ class Terminal:
             match_ = re.search(pattern, shown)
             if match_ is not None:
                 return match_
-        raise AssertionError(f"{pattern} is not shown: {self.told[-2_000:]}")
+        raise AssertionError(f"{pattern} is not shown: {self.output[-2_000:]}")
 
     def _read(self) -> str:
         ready, _, _ = select.select([self._own], [], [], END_S)
-        assert ready, f"nothing more is shown: {self.told[-2_000:]}"
+        assert ready, f"nothing more is shown: {self.output[-2_000:]}"
         try:
             read = os.read(self._own, 1 << 16)
         except OSError:  # Linux says so when the other side is closed
             read = b""
-        assert read, f"it has ended: {self.told[-2_000:]}"
+        assert read, f"it has ended: {self.output[-2_000:]}"
         text = CONTROL.sub("", read.decode(errors="replace"))
-        self.told += text
+        self.output += text
         return text
 
     def end(self) -> int:
@@ -110,9 +110,9 @@ def test_keys_kill_and_cut_and_the_screen_shows_it_with_nothing_lost(tmp_path: P
         terminal.until(r" [1-9]\d* acknowledgements/s +0\.\d s without one")
         terminal.press("q")
 
-        assert terminal.end() == 0, terminal.told[-2_000:]
+        assert terminal.end() == 0, terminal.output[-2_000:]
     finally:
         terminal.close()
-    last = terminal.told.split()
+    last = terminal.output.split()
     assert last[-4:] == ["lost", "0,", "twice", "0"]
     assert not list(tmp_path.iterdir())

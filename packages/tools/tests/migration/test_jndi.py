@@ -167,9 +167,9 @@ def with_kind(name: str) -> st.SearchStrategy[tuple[str, bool]]:
 def test_a_destination_whose_name_cannot_be_bound_gets_another_one_with_the_reason() -> None:
     channels = ["a", "a/b", "a_b", "shop", "java:comp", "dynamicQueues/x"]
 
-    found = lookups(channels, ["a:b", "a/b/c"], ["shop/Factory"])
+    results = lookups(channels, ["a:b", "a/b/c"], ["shop/Factory"])
 
-    assert [(lookup.kind, lookup.destination, lookup.name) for lookup in found] == [
+    assert [(lookup.kind, lookup.destination, lookup.name) for lookup in results] == [
         ("queue", "a/b/c", "a_b_c"),
         ("queue", "a:b", "a:b"),
         ("topic", "a", "a"),
@@ -179,7 +179,7 @@ def test_a_destination_whose_name_cannot_be_bound_gets_another_one_with_the_reas
         ("topic", "java:comp", "java_comp"),
         ("topic", "shop", "shop_2"),
     ]
-    assert [lookup.remark for lookup in found if lookup.remark] == [
+    assert [lookup.remark for lookup in results if lookup.remark] == [
         "queue a/b/c is looked up as a_b_c: the name a belongs to topic a",
         "topic a/b is looked up as a_b_2: the name a belongs to topic a",
         "topic dynamicQueues/x is looked up as dynamicQueues_x: the name dynamicQueues belongs to "
@@ -195,9 +195,9 @@ def test_thousands_of_names_with_one_substitute_are_told_apart() -> None:
     """Each of them tries few names; quadratic work would take minutes."""
     names = ["a", *(f"a/{'x'.join(signs)}x" for signs in itertools.product("_/", repeat=12))]
 
-    found = lookups(names, [], FACTORIES)
+    results = lookups(names, [], FACTORIES)
 
-    assert len({lookup.name for lookup in found}) == len(names) == 4_097
+    assert len({lookup.name for lookup in results}) == len(names) == 4_097
 
 
 @pytest.mark.parametrize(

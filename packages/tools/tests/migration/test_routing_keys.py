@@ -113,8 +113,8 @@ def test_headers_are_properties(arguments: dict[str, object], taken: list[int]) 
     with penstock.Realm() as realm, realm.connect() as session:
         channel = session.channels.create("headers")
         channel.publish_many(events)
-        found = channel.browse(selector=selector_of_headers(arguments) or "")
-        ids = [event.event_id for event in found]
+        matches = channel.browse(selector=selector_of_headers(arguments) or "")
+        ids = [event.event_id for event in matches]
 
     assert ids == taken
 

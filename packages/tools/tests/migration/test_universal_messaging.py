@@ -40,8 +40,8 @@ def converted(*entries: str) -> Conversion:
 
 
 def channel(name: str, *parts: str, **attributes: str) -> str:
-    given = " ".join(f"{key}={quoteattr(value)}" for key, value in attributes.items())
-    described = f"<ChannelAttributesEntry name={quoteattr(name)} {given}/>"
+    attribute_text = " ".join(f"{key}={quoteattr(value)}" for key, value in attributes.items())
+    described = f"<ChannelAttributesEntry name={quoteattr(name)} {attribute_text}/>"
     return f"<ChannelEntry>{described}{''.join(parts)}</ChannelEntry>"
 
 
@@ -78,7 +78,10 @@ def test_a_realm_has_what_the_export_says(guarded: Session) -> None:
         "team": "shared",
     }
     types = {name: guarded.channels.get(name).info().definition for name in guarded.channels.list()}
-    assert {name: (found.type, found.engine) for name, found in types.items()} == {
+    assert {
+        name: (store_definition.type, store_definition.engine)
+        for name, store_definition in types.items()
+    } == {
         "cache": ("reliable", "default"),
         "dead": ("persistent", "default"),
         "eu/orders": ("mixed", "default"),
@@ -114,7 +117,7 @@ def test_events_go_where_they_went(guarded: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "becomes"),
+    ("old_type", "becomes"),
     [
         ("SIMPLE_TYPE", "reliable"),
         ("OFF_HEAP_TYPE", "reliable"),
@@ -125,25 +128,25 @@ def test_events_go_where_they_went(guarded: Session) -> None:
         ("NEW_TYPE", "mixed"),
     ],
 )
-def test_a_removed_type_becomes_another_and_is_named(given: str, becomes: str) -> None:
-    made = converted(channel("c", type=given), queue("q", type=given))
+def test_a_removed_type_becomes_another_and_is_named(old_type: str, becomes: str) -> None:
+    made = converted(channel("c", type=old_type), queue("q", type=old_type))
 
     stores = {store.name: store.definition.type for store in made.topology().stores}
     assert stores == {"c": becomes, "q": becomes}
-    assert f"channel c: type {given}" in reports(made).replace("'", "")
+    assert f"channel c: type {old_type}" in reports(made).replace("'", "")
     assert made.warnings == 2
 
 
-@pytest.mark.parametrize("given", ["RELIABLE_TYPE", "PERSISTENT_TYPE", "MIXED_TYPE", "Mixed"])
-def test_a_type_that_both_have_has_no_difference(given: str) -> None:
-    made = converted(channel("c", type=given))
+@pytest.mark.parametrize("type_name", ["RELIABLE_TYPE", "PERSISTENT_TYPE", "MIXED_TYPE", "Mixed"])
+def test_a_type_that_both_have_has_no_difference(type_name: str) -> None:
+    made = converted(channel("c", type=type_name))
 
-    assert made.topology().stores[0].definition.type in given.lower()
+    assert made.topology().stores[0].definition.type in type_name.lower()
     assert made.differences == []
 
 
 @pytest.mark.parametrize(
-    ("given", "becomes", "says"),
+    ("attribute_text", "becomes", "says"),
     [
         ('type="Shared"', "shared", ""),
         ('type="SERIAL_TYPE"', "serial", ""),
@@ -157,9 +160,9 @@ def test_a_type_that_both_have_has_no_difference(given: str) -> None:
     ],
 )
 def test_a_durable_has_the_type_that_is_left_of_its_own(
-    given: str, becomes: str, says: str
+    attribute_text: str, becomes: str, says: str
 ) -> None:
-    made = converted(channel("c", f'<DurableEntry name="d" {given}/>', type="Mixed"))
+    made = converted(channel("c", f'<DurableEntry name="d" {attribute_text}/>', type="Mixed"))
 
     (durable,) = made.topology().stores[0].durables
     assert durable.type == becomes
@@ -359,12 +362,12 @@ PROPERTIES = st.dictionaries(
 
 
 def element(tag: str, attributes: dict[str, str]) -> str:
-    given = " ".join(f"{key}={quoteattr(value)}" for key, value in attributes.items())
-    return f"<{tag} {given}/>"
+    attribute_text = " ".join(f"{key}={quoteattr(value)}" for key, value in attributes.items())
+    return f"<{tag} {attribute_text}/>"
 
 
 PARTS = st.one_of(
-    PROPERTIES.map(lambda given: element("StorePropertiesEntry", given)),
+    PROPERTIES.map(lambda attributes: element("StorePropertiesEntry", attributes)),
     st.builds(
         lambda name, depth: element("ChannelKeyEntry", {"keyName": name, "keyDepth": depth}),
         NAMES,

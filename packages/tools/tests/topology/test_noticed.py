@@ -21,10 +21,10 @@ def unseen_storage(patch: pytest.MonkeyPatch) -> None:
     """A plan does not compare how a store is kept."""
     definition_changes = planning.definition_changes
 
-    def without(found: Definition, wanted: Definition) -> Iterator[planning.Change]:
+    def without(existing: Definition, wanted: Definition) -> Iterator[planning.Change]:
         return (
             change
-            for change in definition_changes(found, wanted)
+            for change in definition_changes(existing, wanted)
             if not change[0].startswith("storage.")
         )
 

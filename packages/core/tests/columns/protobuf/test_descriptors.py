@@ -121,7 +121,7 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
 
 @pytest.mark.spec("P4")
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("descriptors", "complaint"),
     [
         (b"message Order {}", "not a FileDescriptorSet .*protoc --include_imports"),
         (a_set(a_file("empty.proto")), "define no message type"),
@@ -153,9 +153,9 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
     ],
     ids=["text", "no types", "import missing", "import cycle", "unknown type", "too large"],
 )
-def test_bad_descriptors_are_refused_with_the_reason(given: bytes, complaint: str) -> None:
+def test_bad_descriptors_are_refused_with_the_reason(descriptors: bytes, complaint: str) -> None:
     with pytest.raises(InvalidDescriptor, match=complaint):
-        checked_descriptors(given)
+        checked_descriptors(descriptors)
 
 
 @pytest.mark.spec("P4")

@@ -132,7 +132,7 @@ def test_channels_have_their_turns_from_fetch_to_fetch(
 
 
 @pytest.mark.parametrize(
-    ("there", "count", "shares"),
+    ("waiting_counts", "count", "shares"),
     [
         ((5, 5), 4, (2, 2)),
         ((1, 9), 6, (1, 5)),
@@ -142,9 +142,11 @@ def test_channels_have_their_turns_from_fetch_to_fetch(
     ],
 )
 def test_shares_are_even_and_unused_ones_go_to_other_channels(
-    there: tuple[int, ...], count: int, shares: tuple[int, ...]
+    waiting_counts: tuple[int, ...], count: int, shares: tuple[int, ...]
 ) -> None:
-    share_by_channel = even_shares({str(index): many for index, many in enumerate(there)}, count)
+    share_by_channel = even_shares(
+        {str(index): many for index, many in enumerate(waiting_counts)}, count
+    )
     assert tuple(share_by_channel.values()) == shares
 
 

@@ -26,8 +26,8 @@ def step(**keys: Any) -> RedriveStep:
     return parsed
 
 
-def run(given: RedriveStep, context: StepContext) -> WorkOutcome:
-    work = given.plan(context)
+def run(step: RedriveStep, context: StepContext) -> WorkOutcome:
+    work = step.plan(context)
     return work()
 
 

@@ -27,8 +27,8 @@ def step(**keys: Any) -> ReplayStep:
     return parsed
 
 
-def run(given: ReplayStep, context: StepContext) -> WorkOutcome:
-    work = given.plan(context)
+def run(step: ReplayStep, context: StepContext) -> WorkOutcome:
+    work = step.plan(context)
     return work()
 
 
@@ -181,11 +181,11 @@ def test_what_is_missing_is_named(
 
 
 @pytest.mark.parametrize(
-    ("given", "speed"),
+    ("setting", "speed"),
     [("original", 1.0), ("flat out", 0.0), (10, 10.0), ("10x", 10.0), ("x 2.5", 2.5), (0.5, 0.5)],
 )
-def test_speeds(given: str | float, speed: float) -> None:
-    assert speed_of(given) == speed
+def test_speeds(setting: str | float, speed: float) -> None:
+    assert speed_of(setting) == speed
 
 
 def test_bounds_are_of_each_channel() -> None:
