@@ -96,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="SHAPE",
         help="S1, ... (default: all); or report: write docs/benchmarks.md and the table of "
-        "the README from the JSON file; or install kafka|artemis|qpid-jms|rumqttd|amqtt|nsqd: fetch "
+        "the README from the JSON file; or install "
+        "kafka|artemis|qpid-jms|rumqttd|amqtt|nsqd: fetch "
         "these peers or clients",
     )
     parser.add_argument(

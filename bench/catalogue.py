@@ -39,7 +39,7 @@ SHORTEST_S: Final = 0.5
 
 
 class Entry(Struct, frozen=True):
-    """How a shape is measured among all others."""
+    """The measurement of one shape among all others."""
 
     work_s: Mapping[str, float] = {}
     """Seconds of a run after its start, by the beginning of the case's label."""

@@ -1,4 +1,4 @@
-"""Where Penstock is slower than another system, with one sentence for each such row.
+"""Reasons why Penstock is slower than another system, one sentence for each such row.
 
 A new row below 1 needs an entry in :data:`REASONS`; ``python -m bench report`` names those without.
 """

@@ -28,7 +28,7 @@ from packages.server.tests.runtime.living import SINGLE, body, publish, sealed
 from penstock_core.vocabulary.definitions import Definition
 from penstock_core.vocabulary.errors import LimitReached
 from penstock_lakehouse import event_files
-from penstock_lakehouse.captured_channel import CapturedFile
+from penstock_lakehouse.captured_channel import SealedAtCapture
 from penstock_lakehouse.channel_tables import ChannelTables
 from penstock_lakehouse.data_files import Metrics
 from penstock_lakehouse.event_files import EventFiles
@@ -132,7 +132,7 @@ async def test_a_later_load_inspects_the_changed_sealed_files_only(
 async def test_a_load_after_a_failed_one_has_no_event_that_was_removed_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[CapturedFile] = []
+    made: list[SealedAtCapture] = []
     prepare_sealed = EventFiles._prepare_sealed
 
     async def failing(self: EventFiles, channel: Any, file: Any, *rest: Any, **more: Any) -> Any:

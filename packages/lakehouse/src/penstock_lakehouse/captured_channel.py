@@ -17,7 +17,7 @@ from penstock_server.runtime.store.sealed_file import Publishers
 from penstock_server.runtime.writer.group import Group
 
 
-class CapturedFile(Struct, frozen=True):
+class SealedAtCapture(Struct, frozen=True):
     """A sealed file as it was in the turn of the capture."""
 
     name: str
@@ -47,7 +47,7 @@ class CapturedChannel(Struct, frozen=True):
     compression: Compression
     is_merged: bool
     """Whether it is a merge channel, whose events are changes of states."""
-    files: Sequence[CapturedFile]
+    files: Sequence[SealedAtCapture]
     """All sealed files, also those whose events have all been removed."""
     in_files: IdSet
     """Ids of the stored events in :attr:`files`. The capture must not be changed."""
@@ -96,7 +96,9 @@ def captured_channel(
     # Publishers wait during this turn, so it does as little as possible for each file.
     newest = store.files[-1] if store.files else None
     files = [
-        CapturedFile(file.name, file.index, file.publishers, may_grow=file.grows and file is newest)
+        SealedAtCapture(
+            file.name, file.index, file.publishers, may_grow=file.grows and file is newest
+        )
         for file in store.files
     ]
     definition = state.definition

@@ -28,14 +28,20 @@ from penstock_core.vocabulary.identities import ChannelId
 from penstock_core.vocabulary.ports import Offload
 from penstock_lakehouse.captured_channel import CapturedChannel, captured_channel
 from penstock_lakehouse.event_files import DeleteFile, EventFile, EventFiles, StoredRows
-from penstock_lakehouse.file_store import FileHold, FileStore, StoredFile, uri_of
+from penstock_lakehouse.file_store import (
+    FileHold,
+    FileStore,
+    SealedHold,
+    SealedHolds,
+    StoredFile,
+    uri_of,
+)
 from penstock_lakehouse.manifests import (
     Content,
     ManifestFile,
     manifest,
     manifest_list,
 )
-from penstock_lakehouse.sealed_holds import SealedHold, SealedHolds
 from penstock_lakehouse.table_metadata import SnapshotFacts, table_metadata
 from penstock_lakehouse.table_schema import TableSchema, table_schema
 from penstock_server.runtime.realm import RunningRealm
@@ -363,12 +369,12 @@ class ChannelTables:
             return SealedTableFiles(
                 tuple(
                     SealedTableFile(
-                        self._store.path_of(whole.events.file),
-                        whole.events.file.size,
-                        whole.events.rows,
-                        span=whole.span,
+                        self._store.path_of(whole_file.events.file),
+                        whole_file.events.file.size,
+                        whole_file.events.rows,
+                        span=whole_file.span,
                     )
-                    for whole in files
+                    for whole_file in files
                 ),
                 schema_bytes(channel.columns.arrow),
                 until_us=until_us,

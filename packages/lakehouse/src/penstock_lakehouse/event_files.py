@@ -20,7 +20,7 @@ from penstock_core.columns.files.segments import SegmentReader
 from penstock_core.columns.files.table_rows import PROGRAM_COLUMNS, TableLayout, TableRows
 from penstock_core.ids.ids import IdSet, Span
 from penstock_core.vocabulary.ports import Blobs, Offload
-from penstock_lakehouse.captured_channel import CapturedChannel, CapturedFile
+from penstock_lakehouse.captured_channel import CapturedChannel, SealedAtCapture
 from penstock_lakehouse.data_files import Image, deletes_image, events_image, removed_positions
 from penstock_lakehouse.file_store import FileHold, FileStore, StoredFile, uri_of
 from penstock_lakehouse.manifests import Content, ManifestEntry, manifest_record
@@ -117,7 +117,7 @@ class _SealedParts(Struct, eq=False):
 class _SealedReading:
     """A sealed file that is opened when its events are needed."""
 
-    def __init__(self, file: CapturedFile, blobs: Blobs) -> None:
+    def __init__(self, file: SealedAtCapture, blobs: Blobs) -> None:
         self.file = file
         self._blobs = blobs
         self._reader: SegmentReader | None = None
@@ -177,7 +177,9 @@ class EventFiles:
         parts: list[StoredRows] = []
         work = 0
         for file in channel.files:
-            rows = self._unchanged_rows(channel, file, hold, changed_spans, is_clean=is_clean)
+            rows = self._unchanged_rows(
+                channel, file, hold, changed_spans=changed_spans, is_clean=is_clean
+            )
             if rows is None:
                 rows = await self._prepare_sealed(channel, file, hold, removed_max=removed_max)
                 work += COST_OF_CHANGED
@@ -227,7 +229,7 @@ class EventFiles:
     def _unchanged_rows(
         self,
         channel: CapturedChannel,
-        file: CapturedFile,
+        file: SealedAtCapture,
         hold: FileHold,
         changed_spans: Sequence[Span] | None,
         *,
@@ -289,25 +291,25 @@ class EventFiles:
                 # The last part of a file that grows is made again with every growth.
                 if not ids or part_end > span.end or (file.may_grow and part is sealed.parts[-1]):
                     continue
-                whole = Span(first, part_end)
+                covered = Span(first, part_end)
                 first = max(first, part_end)
                 if (
                     len(ids) < rows_min
-                    or ids.spans[0].first < whole.first
-                    or channel.stored_count(whole) != len(ids)
+                    or ids.spans[0].first < covered.first
+                    or channel.stored_count(covered) != len(ids)
                 ):
                     continue
                 rows = await self._prepare_part(
-                    channel, reading, sealed, part, hold, removed_max=0.0
+                    channel, reading, sealed, part=part, hold=hold, removed_max=0.0
                 )
                 assert rows is not None, "the part has stored events"
-                whole_files.append(WholeFile(rows.events, whole))
+                whole_files.append(WholeFile(rows.events, covered))
                 if len(whole_files) >= files_max:
                     return whole_files
         return whole_files
 
     async def _prepare_sealed(
-        self, channel: CapturedChannel, file: CapturedFile, hold: FileHold, removed_max: float
+        self, channel: CapturedChannel, file: SealedAtCapture, hold: FileHold, removed_max: float
     ) -> Sequence[StoredRows]:
         """Return the Parquet files of one sealed file. Missing files are made, and files with a
         larger share of removed events than ``removed_max`` are made again."""
@@ -321,7 +323,7 @@ class EventFiles:
         sealed = await self._divided(reading)
         for part in sealed.parts:
             rows = await self._prepare_part(
-                channel, reading, sealed, part, hold, removed_max=removed_max
+                channel, reading, sealed, part=part, hold=hold, removed_max=removed_max
             )
             if rows is not None:
                 await self._set_deletes(rows, hold)
@@ -482,7 +484,7 @@ class EventFiles:
 
             def make() -> tuple[Image, bytes]:
                 image = deletes_image(path, removed_positions(events.ids, part.stored))
-                return image, _record(name, image, "deletes", path)
+                return image, _record(name, image, "deletes", data_path=path)
 
             image, record = await self._offload(make)
             file = await self._store.put(name, image.buffer)

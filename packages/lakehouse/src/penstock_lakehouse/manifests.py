@@ -67,7 +67,7 @@ def manifest(records: Sequence[bytes], content: Content, schema: Mapping[str, An
         "content": content,
     }
     marker = secrets.token_bytes(_MARKER_BYTES)
-    header = _avro(_MANIFEST, [], metadata, marker)
+    header = _avro(_MANIFEST, [], metadata, marker=marker)
     # A block of an Avro file is the number of its records, its size, the records, and the marker.
     compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     block = compressor.compress(b"".join(records)) + compressor.flush()

@@ -117,12 +117,12 @@ class FanOut:
             same_bytes, separate = [*same_bytes, *separate], []
         self._send_same_bytes(messages, same_bytes, sent)
         for subscriber in separate:
-            _send(messages, subscriber.connection, (subscriber,), sent)
+            _send(messages, subscriber.connection, (subscriber,), sent=sent)
         for connection, filters in receivers.various:
             for message in messages:
                 accepting = [candidate for candidate in filters if candidate.accepts(message)]
                 if accepting:
-                    _send((message,), connection, accepting, sent)
+                    _send((message,), connection, accepting, sent=sent)
 
     def _receivers(
         self, topic: str, matches: tuple[Filter, ...], channel: TopicChannel | None
@@ -190,7 +190,7 @@ class FanOut:
                     if sent is not None:
                         sent.setdefault(connection.session, []).extend(messages)
                 continue
-            _send(messages, connection, (subscriber,), sent)
+            _send(messages, connection, (subscriber,), sent=sent)
 
 
 def _group_key(message: TopicMessage) -> tuple[str, int, bool]:

@@ -15,7 +15,7 @@ from penstock_core.vocabulary.start_positions import FromId, FromLatest
 from penstock_mqtt.fan_out import FanOut, SentMessages
 from penstock_mqtt.messages import ALL_TOPICS, TopicMessage, messages_in
 from penstock_mqtt.topic_channels import TopicChannel
-from penstock_server.runtime.delivery.delivery import SharedOutlet
+from penstock_server.runtime.delivery.shared_outlet import SharedOutlet
 from penstock_server.runtime.store.outgoing_batch import OutgoingBatch
 from penstock_server.runtime.subscriptions.subscriptions import Subscriptions
 

@@ -134,7 +134,7 @@ def body_of_plain(gathered: Sequence[GatheredTogether]) -> Body | None:
     if len(gathered) == 1 and len(gathered[0].messages) == 1:  # as from most clients
         ((topic, payload, packet_id),) = gathered[0].messages
         client_id = gathered[0].publication.client_id
-        single = body_of_single(PlainEvent(payload, topic, client_id, packet_id > 0))
+        single = body_of_single(PlainEvent(payload, topic, client_id, persists=packet_id > 0))
         if single is not None:
             return single
     messages = [message for together in gathered for message in together.messages]

@@ -50,10 +50,20 @@ class _PlainCodec:
 
 
 @cache
+def _codec_of_persistent() -> _PlainCodec:
+    """Return the codec of messages of QoS 1. It is built for the first message, because building it
+    takes a millisecond of a server's start."""
+    return _PlainCodec(SCHEMA)
+
+
+@cache
+def _codec_of_both() -> _PlainCodec:
+    """Return the codec of messages of QoS 0, built as that of QoS 1."""
+    return _PlainCodec(SCHEMA_OF_BOTH)
+
+
 def _codec(*, persists: bool) -> _PlainCodec:
-    """Return the codec of messages of QoS 1 (``persists``) or of QoS 0. It is built for the first
-    message, because building it takes a millisecond of a server's start."""
-    return _PlainCodec(SCHEMA if persists else SCHEMA_OF_BOTH)
+    return _codec_of_persistent() if persists else _codec_of_both()
 
 
 def body_of_single(message: PlainEvent) -> Body | None:

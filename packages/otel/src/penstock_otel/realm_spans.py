@@ -41,7 +41,8 @@ from penstock_otel.contexts import (
 from penstock_otel.conventions import MessagingOperation, events_of
 from penstock_otel.held_contexts import HeldContexts, settled_by
 from penstock_otel.tracer import SpanMaker, end_span
-from penstock_server.runtime.delivery.delivery import Outlet, SharedOutlet
+from penstock_server.runtime.delivery.delivery import Outlet
+from penstock_server.runtime.delivery.shared_outlet import SharedOutlet
 from penstock_server.runtime.reading.collecting import Collected
 from penstock_server.runtime.realm import RunningRealm
 from penstock_server.runtime.store.bodies import Body

@@ -284,7 +284,7 @@ class ChannelArchiver:
             files = tuple(file for file in writer.close() if file.rows)
         finally:
             writer.abandon()
-        return CommitFiles(files, writer.schema, read, reached), lost
+        return CommitFiles(files, writer.schema, read, end=reached), lost
 
     def _held_ids(self, span: Span) -> IdSet:
         """Return the ids of ``span`` that the durable has."""

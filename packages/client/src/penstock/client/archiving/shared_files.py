@@ -97,7 +97,7 @@ class RealmFiles:
                 channel=self._channel.name,
                 epoch=self._channel.epoch,
             )
-            return self._take_over(span, located.files, columns, held)
+            return self._take_over(span, located.files, columns, held=held)
         except NotShared as error:
             return self._by_value(span.end, str(error))
         except Damaged as error:  # the realm sets the events aside, so that they are lost
@@ -177,7 +177,7 @@ class RealmFiles:
             else:
                 read.add(ids)
             end = file.span.end
-        return CommitFiles(tuple(files), schema, read, end)
+        return CommitFiles(tuple(files), schema, read, end=end)
 
     def _share(
         self,

@@ -144,7 +144,7 @@ class _Totals:
         self._copied: Counter[str] = Counter()
         """Events in the table, by channel."""
         self._shared: Counter[str] = Counter()
-        """Those of them that were archived by reference."""
+        """Events that were archived by reference, by channel."""
         self._lost: Counter[str] = Counter()
 
     def add(self, copied: ArchiveProgress) -> None:

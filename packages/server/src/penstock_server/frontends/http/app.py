@@ -40,6 +40,7 @@ from penstock_server.frontends.http.accepting import (
     check_has_chunks,
     not_accepted,
 )
+from penstock_server.frontends.http.binding import query_of
 from penstock_server.frontends.http.doors import (
     PART_BYTES,
     FileAnswer,
@@ -50,8 +51,6 @@ from penstock_server.frontends.http.doors import (
 )
 from penstock_server.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock_server.frontends.http.plain_requests import PlainCycle
-from penstock_server.frontends.http.queries import query_of
-from penstock_server.frontends.http.response_headers import Headers, raw_headers
 from penstock_server.frontends.http.routing import (
     BASE,
     TAR,
@@ -74,7 +73,7 @@ from penstock_server.frontends.http.routing import (
     target_of,
 )
 from penstock_server.frontends.http.shapes import ErrorAnswer, ErrorDetail
-from penstock_server.frontends.http.statuses import status_of
+from penstock_server.frontends.http.statuses import Headers, raw_headers, status_of
 from penstock_server.frontends.http.trace_context import headers_of
 from penstock_server.frontends.shared.buffers import SMALL_BYTES
 from penstock_server.runtime.access.askers import asker

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin
+from urllib.parse import parse_qsl
 
+import msgspec
 from msgspec import structs
 
 from penstock_core.api.requests import Request
 from penstock_core.bounds import EventId
+from penstock_core.vocabulary.argument_errors import explain
+from penstock_core.vocabulary.errors import InvalidArgument
 from penstock_core.vocabulary.start_positions import AnyStart
 from penstock_server.frontends.http.finding import cursor_of, start_of
 from penstock_server.frontends.http.routing import (
@@ -26,6 +30,8 @@ from penstock_server.frontends.http.routing import (
 )
 from penstock_server.frontends.http.shapes import Answer, Done, NoQuery, Page, answer_from
 
+QUERY_BYTES_MAX: Final = 128 << 10
+"""Largest size in bytes of a query string."""
 Order = Literal["name", "place"]
 Show = Callable[[Call[Any, Any], Any], Any]
 """Builds the answer of a route from the call and the answer of the realm."""
@@ -200,3 +206,33 @@ def _whole_page(item: Show) -> Show:
 _PAGES: Final[Mapping[Order | None, Callable[[Show], Show]]] = MappingProxyType(
     {"name": _page_by_name, "place": _page_by_index, None: _whole_page}
 )
+
+
+def query_of(query_string: bytes, kind: Any) -> Any:
+    """Return the query parameters of a request as a value of the type ``kind``.
+
+    Raises ``InvalidArgument``.
+    """
+    if len(query_string) > QUERY_BYTES_MAX:
+        raise InvalidArgument(
+            f"the query has {len(query_string)} bytes; at most {QUERY_BYTES_MAX} are allowed"
+        )
+    try:
+        pairs = (
+            parse_qsl(
+                query_string.decode("ascii"),
+                keep_blank_values=True,
+                strict_parsing=True,
+                errors="strict",
+            )
+            if query_string
+            else []
+        )
+    except ValueError as error:
+        raise InvalidArgument(f"the query cannot be read: {error}") from None
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise InvalidArgument("the query gives a parameter twice")
+    try:
+        return msgspec.convert(dict(pairs), kind, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidArgument(explain(error, dict(pairs), kind=kind, whole="the query")) from None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
@@ -88,14 +87,6 @@ class Outlet(Protocol):
         """Called when the realm has ended the subscription, for example because its channel or
         durable was deleted."""
         ...
-
-
-class SharedOutlet:
-    """Base of an outlet that passes its events on to several clients."""
-
-    rows_by_session: Mapping[str, Sequence[int]] = MappingProxyType({})
-    """Rows of the last delivery that each client got, in order, by the name of its session. Only
-    observed deliveries have it."""
 
 
 class DeliveryObserver(Protocol):
