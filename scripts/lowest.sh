@@ -57,6 +57,7 @@ without=(
   packages/client/tests/tables/test_iceberg_rest.py
   packages/client/tests/tables/test_merge_killed.py
   packages/client/tests/test_archiver.py
+  packages/client/tests/test_archiver_by_reference.py
   packages/client/tests/test_archiver_killed.py
   packages/core/tests/wire/test_websocket_oracle.py
   packages/mqtt/tests/wire/test_oracles.py
