@@ -344,17 +344,17 @@ def test_other_tables_get_their_events_by_value(
 
 
 def test_a_realm_in_memory_has_no_files(
-    catalog: Catalog, there: Session, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, direct_session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders = there.channels.create(
+    orders = direct_session.channels.create(
         "orders", type="persistent", storage={"events_per_spindle": FILE}
     )
     publish(orders, 0, 20)
     seal(orders, 1)
 
     with pytest.raises(IllegalState, match="cannot read the files of the realm"):
-        Run(there, by="reference").once()
-    (copied,) = Run(there, by="auto").once()
+        Run(direct_session, by="reference").once()
+    (copied,) = Run(direct_session, by="auto").once()
     assert copied.events == 20
     assert not copied.is_by_reference
 

@@ -222,6 +222,23 @@ def test_what_is_kept_after_a_snapshot_was_taken_is_owed_after_a_restart() -> No
     assert delivered(play.do(TakeSeat("d", 1, "s"))) == {1: [1, 2, 3]}
 
 
+@pytest.mark.spec("J7", "D4")
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_events_before_a_rolled_back_one_are_owed_after_a_restart(*, has_snapshot: bool) -> None:
+    play = fed()
+    play.do(publish(4))
+    play.do(RollBack(1, (span(2),)))
+    if has_snapshot:
+        play.snapshot()
+
+    play.do(Detach(1))
+    play.restart()
+    play.sweep()
+
+    assert (live(play), outstanding(play)) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert delivered(play.do(TakeSeat("d", 1, "s"))) == {1: [0, 1, 2, 3]}
+
+
 @pytest.mark.spec("J4")
 def test_what_a_snapshot_finds_in_memory_is_gone_after_a_restart() -> None:
     play = fed()

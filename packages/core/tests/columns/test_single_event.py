@@ -93,7 +93,8 @@ def test_the_values_of_a_message_are_those_of_its_columns(event: Event) -> None:
     (row,) = batch.to_pylist()
     fields = row.pop("properties", {})
 
-    assert form.values_of(message) == (*row.values(), *fields.values())
+    # Texts, because NaN differs from itself.
+    assert repr(form.values_of(message)) == repr((*row.values(), *fields.values()))
     assert form.values_of(message[:-8]) is None
 
 

@@ -164,7 +164,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
 def _reset_deliveries(durable: Durable) -> None:
     """Drop redelivery counts, delays and lanes; clients keep their seats."""
     durable.levels = RedeliveryCounts()
-    durable.rolled_back, durable.parked = IdSet(), IdSet()
+    durable.rolled_back, durable.parked, durable.unrecorded = IdSet(), IdSet(), IdSet()
     durable.waiting = None
     if durable.lanes is not None:
         durable.lanes = Lanes()

@@ -54,6 +54,7 @@ class Durable:
         "rolled_back",
         "seats",
         "selector",
+        "unrecorded",
         "waiting",
     )
 
@@ -80,6 +81,9 @@ class Durable:
         outstanding, and ids below ``head`` are not offered (SEM D3)."""
         self.outstanding = IdSet()
         """Hard state, rebuilt from facts: unsettled events below ``head``."""
+        self.unrecorded = IdSet()
+        """Used at recovery: unsettled ids below ``head`` of which no fact has recorded an event.
+        The events only passed through memory, unless a later fact stores them (SEM J7)."""
         self.ready = IdSet()
         """Soft state, which a restart forgets: outstanding events that no client holds and that are
         not delayed. With lanes delayed events are included, and their lanes hold them back."""
@@ -127,7 +131,9 @@ class Durable:
 
     def forget_all_but(self, stored: IdSet) -> None:
         """Drop ids that are not in ``stored``, because a snapshot may contain events that were
-        never stored."""
+        never stored. Facts after the snapshot may store some of them (:meth:`recover_passed`)."""
+        self.unrecorded.add_all(self.outstanding)
+        self.unrecorded.discard_all(stored)
         id_sets = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
         for ids in id_sets:
             if ids:
@@ -145,7 +151,7 @@ class Durable:
         # Counted before the removal: the lanes have to know how many waiting events leave.
         ready_before = len(self.ready)
         were_delayed = self.waiting.discard(ids) if self.waiting else None
-        sets = (self.outstanding, self.ready, self.parked, self.rolled_back)
+        sets = (self.outstanding, self.unrecorded, self.ready, self.parked, self.rolled_back)
         for id_set in (*sets, *self.levels.values()):
             if id_set:
                 id_set.discard_all(ids)
@@ -258,8 +264,11 @@ class Durable:
 
     def recover_passed(self, ids: IdSet) -> None:
         """Record at recovery that ``ids`` are stored, although earlier facts state that they only
-        passed through memory (SEM J7). Those that were rolled back become outstanding."""
+        passed through memory (SEM J7). Those that were rolled back become outstanding, and so do
+        earlier ones that were in flight at that time."""
         returned = self.rolled_back.overlap(ids)
+        returned.add_all(self.unrecorded.overlap(ids))
+        self.unrecorded.discard_all(returned)
         self.outstanding.add_all(returned)
         self.ready.add_all(returned)
 
@@ -269,9 +278,15 @@ class Durable:
             return
         # With a selector the sets have all outstanding events already.
         if not self.selector:
-            for part in stored.within(Span(self.head, end)).spans:
+            reached = Span(self.head, end)
+            stored_part = stored.within(reached)
+            for part in stored_part.spans:
                 self.outstanding.add(part)
                 self.ready.add(part)
+            if not self.seats and len(stored_part) < reached.size:
+                unrecorded = IdSet([reached])
+                unrecorded.discard_all(stored_part)
+                self.unrecorded.add_all(unrecorded)
         self.head = end
 
     # --- soft state: attend and offer ----------------------------------------------------
@@ -295,6 +310,7 @@ class Durable:
         if position and self.seats[-1].reach:
             position -= 1  # behind all seats but the one served last, so that it is served next
         self.seats.insert(position, seat)
+        self.unrecorded = IdSet()  # recovery has ended
 
     def hold(self, seat: Seat, span: Span, stored: IdSet, now_us: int) -> None:
         """Let a sole seat hold the ready events of ``span``, which ends at or below the channel's
