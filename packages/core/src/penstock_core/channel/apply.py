@@ -16,7 +16,7 @@ from penstock_core.channel.removal_causes import NEVER, Departures
 from penstock_core.channel.seeking import sought
 from penstock_core.channel.state import ChannelState
 from penstock_core.durable.durable import Durable
-from penstock_core.durable.durable_state import durable_of
+from penstock_core.durable.durable_state import durable_of, recover_passed
 from penstock_core.durable.queue import KIND, READERS, readers_attributes
 from penstock_core.ids.id_lists import ids_in
 from penstock_core.ids.ids import IdSet, Span, Spans
@@ -189,7 +189,7 @@ def _apply_persisted_late(state: ChannelState, fact: PersistedLate) -> None:
         state.ages.add_inserted(span.first, fact.at_us)
     state.ages.restore_own(fact.ttls)
     for durable in state.durables.values() if new_ids else ():
-        durable.recover_passed(new_ids)
+        recover_passed(durable, new_ids)
 
 
 def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:

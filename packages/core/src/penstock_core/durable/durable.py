@@ -131,9 +131,7 @@ class Durable:
 
     def forget_all_but(self, stored: IdSet) -> None:
         """Drop ids that are not in ``stored``, because a snapshot may contain events that were
-        never stored. Facts after the snapshot may store some of them (:meth:`recover_passed`)."""
-        self.unrecorded.add_all(self.outstanding)
-        self.unrecorded.discard_all(stored)
+        never stored."""
         id_sets = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
         for ids in id_sets:
             if ids:
@@ -262,16 +260,6 @@ class Durable:
         rank = self.places[place].rank if place in self.places else self.newest_rank
         self.places[place] = KeptPlace(rank, session, sole, waited_us=waited_us)
 
-    def recover_passed(self, ids: IdSet) -> None:
-        """Record at recovery that ``ids`` are stored, although earlier facts state that they only
-        passed through memory (SEM J7). Those that were rolled back become outstanding, and so do
-        earlier ones that were in flight at that time."""
-        returned = self.rolled_back.overlap(ids)
-        returned.add_all(self.unrecorded.overlap(ids))
-        self.unrecorded.discard_all(returned)
-        self.outstanding.add_all(returned)
-        self.ready.add_all(returned)
-
     def reach(self, end: int, stored: IdSet) -> None:
         """Record outstanding events up to ``end`` in sets and move ``head`` there."""
         if end <= self.head:
@@ -280,13 +268,11 @@ class Durable:
         if not self.selector:
             reached = Span(self.head, end)
             stored_part = stored.within(reached)
-            for part in stored_part.spans:
-                self.outstanding.add(part)
-                self.ready.add(part)
+            self.outstanding.add_all(stored_part)
+            self.ready.add_all(stored_part)
             if not self.seats and len(stored_part) < reached.size:
-                unrecorded = IdSet([reached])
-                unrecorded.discard_all(stored_part)
-                self.unrecorded.add_all(unrecorded)
+                self.unrecorded.add(reached)
+                self.unrecorded.discard_all(stored_part)
         self.head = end
 
     # --- soft state: attend and offer ----------------------------------------------------

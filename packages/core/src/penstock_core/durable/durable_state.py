@@ -1,4 +1,4 @@
-"""Conversion of a durable to the form that a snapshot keeps, and back (SEM D4)."""
+"""Conversion of a durable to the form that a snapshot keeps, and recovery (SEM D4)."""
 
 from __future__ import annotations
 
@@ -56,3 +56,14 @@ def durable_of(state: DurableState, kind: DurableKind) -> Durable:
     for until_us, ids in state.waiting:
         durable.postpone(id_set(ids), until_us)
     return durable
+
+
+def recover_passed(durable: Durable, ids: IdSet) -> None:
+    """Record at recovery that ``ids`` are stored, although earlier facts state that they only
+    passed through memory (SEM J7). Those that were rolled back become outstanding, and so do
+    earlier ones that were in flight at that time."""
+    returned = durable.rolled_back.overlap(ids)
+    returned.add_all(durable.unrecorded.overlap(ids))
+    durable.unrecorded.discard_all(returned)
+    durable.outstanding.add_all(returned)
+    durable.ready.add_all(returned)
