@@ -54,6 +54,24 @@ async def realm_with(
         yield realm, tables_of(realm)
 
 
+@asynccontextmanager
+async def tables_with_damage(directory: Path) -> AsyncIterator[ChannelTables]:
+    """The tables of a realm with 30 events in three sealed files, of which the second is
+    damaged."""
+    store = open_store(str(directory), RealDisk())
+    async with living(store.journal, store.blobs) as realm:
+        await realm.create_channel("orders", SPINDLES)
+        for number in range(3):
+            await publish(realm, ORDERS, body([b"%d" % number] * 10))
+        await sealed(realm, "orders")
+        _, damaged, _ = sorted((directory / "segments").rglob("*.arrow"))
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
+        yield tables_of(realm)
+    await realm.release()
+
+
 async def purge(realm: RunningRealm, first: int, last: int) -> None:
     await realm.subscriptions.purge(ORDERS, first, last, selector="")
 
@@ -269,22 +287,10 @@ async def test_a_deleted_channel_leaves_no_file_behind() -> None:
 async def test_unreadable_events_are_set_aside_and_the_next_load_has_the_others(
     tmp_path: Path,
 ) -> None:
-    store = open_store(str(tmp_path), RealDisk())
-    async with living(store.journal, store.blobs) as realm:
-        tables = tables_of(realm)
-        await realm.create_channel("orders", SPINDLES)
-        for number in range(3):
-            await publish(realm, ORDERS, body([b"%d" % number] * 10))
-        await sealed(realm, "orders")
-        _, damaged, _ = sorted((tmp_path / "segments").rglob("*.arrow"))
-        data = bytearray(damaged.read_bytes())
-        data[len(data) // 2] ^= 1
-        damaged.write_bytes(data)
-
+    async with tables_with_damage(tmp_path) as tables:
         with pytest.raises(Damaged, match="orders has unreadable events"):
             await load(tables)
         assert await ids(tables, await load(tables)) == [*range(10), *range(20, 30)]
-    await realm.release()
 
 
 @simulated

@@ -8,7 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from packages.lakehouse.tests.reading import ANN, EPOCH, load
-from packages.lakehouse.tests.test_channel_tables import ORDERS, SPINDLES, purge, realm_with
+from packages.lakehouse.tests.test_channel_tables import (
+    ORDERS,
+    SPINDLES,
+    purge,
+    realm_with,
+    tables_with_damage,
+)
 from packages.server.tests.runtime.living import SINGLE, body, living, publish, sealed
 from penstock_core.access.rights import Principal
 from penstock_core.api.tables import SealedTableFiles
@@ -211,19 +217,7 @@ async def test_a_channel_that_does_not_exist_is_named() -> None:
 
 @simulated
 async def test_unreadable_events_are_set_aside(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path), RealDisk())
-    async with living(store.journal, store.blobs) as realm:
-        tables = tables_of(realm)
-        await realm.create_channel("orders", SPINDLES)
-        for number in range(3):
-            await publish(realm, ORDERS, body([b"%d" % number] * 10))
-        await sealed(realm, "orders")
-        _, damaged, _ = sorted((tmp_path / "segments").rglob("*.arrow"))
-        data = bytearray(damaged.read_bytes())
-        data[len(data) // 2] ^= 1
-        damaged.write_bytes(data)
-
+    async with tables_with_damage(tmp_path) as tables:
         with pytest.raises(Damaged, match="orders has unreadable events"):
             await locate(tables)
         assert spans(await locate(tables)) == [(0, 10), (10, 30)]
-    await realm.release()

@@ -13,7 +13,6 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from penstock_core.columns.events.single_event import SingleEventCodec, trusted_codec_of
-from penstock_core.columns.schema.ipc import schema_bytes
 from penstock_core.ids.ids import Span
 from penstock_core.vocabulary.topic_templates import TOPIC
 from penstock_server.runtime.store.bodies import Body
@@ -38,40 +37,35 @@ class PlainEvent(NamedTuple):
     persists: bool = True
 
 
-class _PlainCodec:
-    """The codec of one of the two schemas."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        codec = trusted_codec_of(schema)
-        assert codec is not None, "the columns of plain messages have templates"
-        self.codec: SingleEventCodec = codec
-        self.schema_bytes = schema_bytes(schema)
-        self.schema = schema
-
-
 @cache
-def _codec_of_persistent() -> _PlainCodec:
+def _codec_of_persistent() -> SingleEventCodec:
     """Return the codec of messages of QoS 1. It is built for the first message, because building it
     takes a millisecond of a server's start."""
-    return _PlainCodec(SCHEMA)
+    return _codec_of(SCHEMA)
 
 
 @cache
-def _codec_of_both() -> _PlainCodec:
+def _codec_of_both() -> SingleEventCodec:
     """Return the codec of messages of QoS 0, built as that of QoS 1."""
-    return _PlainCodec(SCHEMA_OF_BOTH)
+    return _codec_of(SCHEMA_OF_BOTH)
 
 
-def _codec(*, persists: bool) -> _PlainCodec:
+def _codec_of(schema: pa.Schema) -> SingleEventCodec:
+    codec = trusted_codec_of(schema)
+    assert codec is not None, "the columns of plain messages have templates"
+    return codec
+
+
+def _codec(*, persists: bool) -> SingleEventCodec:
     return _codec_of_persistent() if persists else _codec_of_both()
 
 
 def body_of_single(message: PlainEvent) -> Body | None:
     """Return the body of one message, with the bytes that Arrow would write; None if the message is
     too large for a template."""
-    plain = _codec(persists=message.persists)
+    codec = _codec(persists=message.persists)
     values = message[:3] if message.persists else message
-    encoded = plain.codec.encode_with_digest(values)
+    encoded = codec.encode_with_digest(values)
     if encoded is None:
         return None
     message_bytes, digest = encoded
@@ -80,10 +74,10 @@ def body_of_single(message: PlainEvent) -> Body | None:
     return Body(
         message_bytes,
         None,
-        plain.schema_bytes,
+        codec.schema_message,
         known_digest=digest,
-        names=plain.codec.names,
-        codec=plain.codec,
+        names=codec.names,
+        codec=codec,
     )
 
 
@@ -94,8 +88,8 @@ def single_event_of(tail_batch: TailBatch) -> PlainEvent | None:
     if tail_batch.end - tail_batch.first != 1:
         return None
     for persists in (True, False):
-        plain = _codec(persists=persists)
-        if tail_batch.schema.equals(plain.schema, check_metadata=True):
-            values = plain.codec.values_of(bytes(tail_batch.body))
+        codec = _codec(persists=persists)
+        if tail_batch.schema.equals(codec.schema, check_metadata=True):
+            values = codec.values_of(bytes(tail_batch.body))
             return None if values is None else PlainEvent(*values)
     return None

@@ -62,6 +62,12 @@ class ContextRun(NamedTuple):
     last_id: int
 
 
+def distinct(contexts: Iterable[SpanContext]) -> list[SpanContext]:
+    """Return contexts without duplicates, at most ``LINKS_MAX``."""
+    by_ids = {(context.trace_id, context.span_id): context for context in contexts}
+    return list(islice(by_ids.values(), LINKS_MAX))
+
+
 def context_of_span(span: Span) -> TraceContext:
     """Return the properties of events that are published in a span; empty if it is invalid."""
     carrier: dict[str, str] = {}

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanContext
 
 from penstock_core.messages.kinds import Command
 from penstock_core.messages.settlements import AckPrevious
-from penstock_otel.contexts import LINKS_MAX, ContextRun
+from penstock_otel.contexts import LINKS_MAX, ContextRun, distinct
 
 HELD_MAX: Final = 10_000
 """Maximum number of contexts that are remembered, about 5 MB. Beyond it, those of the client that
@@ -61,14 +61,14 @@ class HeldContexts:
         held_runs = runs_by_channel.get(channel)
         if held_runs is None:
             return []
-        contexts: dict[tuple[int, int], SpanContext] = {}
+        contexts: list[SpanContext] = []
         # A client may settle very many ranges at once, whose search would block the event loop.
         for first, end in islice(spans, LINKS_MAX):
             place = last = bisect_left(held_runs, first, key=_last_id)
             remaining: list[ContextRun] = []
             while last < len(held_runs) and held_runs[last].first_id < end:
                 run = held_runs[last]
-                contexts[run.context.trace_id, run.context.span_id] = run.context
+                contexts.append(run.context)
                 remaining += _without(run, first, end)
                 last += 1
             self.count += len(remaining) - (last - place)
@@ -78,7 +78,7 @@ class HeldContexts:
         if not runs_by_channel:
             del self._runs[holder]
         self._forget_oldest()
-        return list(islice(contexts.values(), LINKS_MAX))
+        return distinct(contexts)
 
     def _forget_oldest(self) -> None:
         while self.count > HELD_MAX:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,6 +31,7 @@ from penstock_otel.contexts import (
     LINKS_MAX,
     ContextRun,
     contexts_in,
+    distinct,
     links_to,
     may_have_context,
     runs_in,
@@ -240,7 +240,7 @@ class RealmSpans:
             runs = runs_in(batch)
             self._held.add(fetched.lease, runs, channel.name)
             contexts += [run.context for run in runs]
-        return _different(contexts)
+        return distinct(contexts)
 
     def _settled_of_pattern(self, request: SettlePattern) -> Sequence[SpanContext]:
         """Return the contexts of the settled events of a lease over a pattern."""
@@ -250,7 +250,7 @@ class RealmSpans:
             chosen = LeasedEvents() if request.channels is None else request.channels.get(name)
             if chosen is not None:
                 contexts += self._held.settle(request.lease, _chosen_spans(chosen), name)
-        return _different(contexts)
+        return distinct(contexts)
 
     def _begin_linked(
         self,
@@ -329,12 +329,6 @@ def _runs_of(batch: pa.RecordBatch) -> tuple[Sequence[ContextRun], Sequence[Cont
     if not sampled and len(runs) == LINKS_MAX:
         sampled = runs_in(batch, only_sampled=True)
     return runs, sampled
-
-
-def _different(contexts: Iterable[SpanContext]) -> Sequence[SpanContext]:
-    """Return contexts without duplicates, at most ``LINKS_MAX``."""
-    by_ids = {(context.trace_id, context.span_id): context for context in contexts}
-    return list(islice(by_ids.values(), LINKS_MAX))
 
 
 def _chosen_spans(chosen: LeasedEvents) -> Iterable[tuple[int, int]]:
