@@ -78,7 +78,8 @@ def _bars(
 def _dress(axes: Any, result: Result) -> None:
     """Add the title and the axis of the figure."""
     better = "more is better" if result.higher_is_better else "less is better"
-    smallest = min(bar.get_width() for bar in axes.patches)
+    # A difference of two times may be 0 or less; it has no place on a logarithmic scale.
+    smallest = min((width for bar in axes.patches if (width := bar.get_width()) > 0), default=1.0)
     axes.set_xscale("log")
     axes.set_xlim(left=10 ** floor(log10(smallest)))
     axes.invert_yaxis()

@@ -244,9 +244,10 @@ def emphasized(ratio: str) -> str:
 
 
 def compared(result: Result, own: Cell, cell: Cell) -> str:
-    """Return the ratio of two cells, above 1 if ours is better; empty if one has no figure."""
+    """Return the ratio of two cells, above 1 if ours is better; empty if one has no figure, or a
+    difference of two times that is too small to be measured."""
     ours, theirs = own.median(result.figure), cell.median(result.figure)
-    if not ours or not theirs:
+    if not ours or not theirs or min(ours, theirs) <= 0:
         return ""
     return f"{ours / theirs if result.higher_is_better else theirs / ours:.2f}"
 

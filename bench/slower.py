@@ -62,6 +62,31 @@ REASONS: Final = (
         peer="penstock, no key",
     ),
     Reason(
+        "S7",
+        "a publish key with ten events of each value, beside a channel without",
+        "Penstock is compared with itself here: a replaced event is about 100,000 events old, so "
+        "it is in a file already, and each one that leaves the file is recorded by its own id.",
+        case="one key, depth 10",
+        peer="penstock, no key",
+    ),
+    Reason(
+        "S7",
+        "a channel with two publish keys, beside one without",
+        "Penstock is compared with itself here: each key costs a look-up per event.",
+        case="two keys",
+        peer="penstock, no key",
+    ),
+    Reason(
+        "S7M",
+        "deltas to a merge channel, beside whole events",
+        "Penstock is compared with itself here: each delta is merged into the state of its key.",
+    ),
+    Reason(
+        "S9",
+        "the others beside a consumer that stalls",
+        "The cause has not been examined; 1 means that the others keep their whole rate.",
+    ),
+    Reason(
         "S10",
         "many connections",
         "Each connection has its own events, so every turn of both event loops serves a single "
