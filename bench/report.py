@@ -30,11 +30,13 @@ class Cell(Struct, frozen=True):
 
     def spread(self, figure: str) -> float | None:
         """Return half the distance between the best and the worst run, as a share of the median;
-        ``None`` for a single run."""
+        ``None`` for a single run, and for a difference whose median is below 0."""
         values = [run[figure] for run in self.runs if figure in run]
         if len(values) < 2:
             return None
         middle = statistics.median(values)
+        if middle < 0:
+            return None
         return (max(values) - min(values)) / 2 / middle if middle else 0.0
 
 
@@ -62,13 +64,7 @@ def markdown(result: Result) -> str:
     figures = _figures(result)
     header = ["case", "level", "system", "runs", *map(label_of, figures), "ratio"]
     absent = _absent(result)
-    lines = [
-        f"### {result.shape}: {result.title}",
-        "",
-        " ".join(filter(None, [_where(result), _how_often(result), *_remarks(result)])),
-        "",
-        row(header),
-        row(["---"] * 3 + ["---:"] * (len(header) - 3)),
+    rows = [
         *(
             _line(result, cell, figures)
             for cell in _by_case(result)
@@ -80,9 +76,20 @@ def markdown(result: Result) -> str:
             if reason != LEFT_OUT
         ),
     ]
+    lines = [
+        f"### {result.shape}: {result.title}",
+        "",
+        " ".join(
+            filter(None, [_where(result), _how_often(result) if rows else "", *_remarks(result)])
+        ),
+    ]
+    if rows:
+        lines += ["", row(header), row(["---"] * 3 + ["---:"] * (len(header) - 3)), *rows]
     return "\n".join(lines) + "\n"
 
 
+ROUNDING_ERROR = 1e-9
+"""Differences of times below this value are rounding errors of a difference of 0."""
 IDLE = 0.15
 """A machine is idle if less than this share of its processors is busy."""
 LEFT_OUT = "left out to fit the time"
@@ -247,7 +254,7 @@ def compared(result: Result, own: Cell, cell: Cell) -> str:
     """Return the ratio of two cells, above 1 if ours is better; empty if one has no figure, or a
     difference of two times that is too small to be measured."""
     ours, theirs = own.median(result.figure), cell.median(result.figure)
-    if not ours or not theirs or min(ours, theirs) <= 0:
+    if ours is None or theirs is None or min(ours, theirs) <= 0:
         return ""
     return f"{ours / theirs if result.higher_is_better else theirs / ours:.2f}"
 
@@ -260,6 +267,8 @@ def label_of(figure: str) -> str:
 def number(value: float) -> str:
     if abs(value) >= 1_000:
         return f"{value:,.0f}"
+    if abs(value) < ROUNDING_ERROR:
+        return "0"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 

@@ -13,7 +13,7 @@ from bench import store
 from bench.__main__ import MEASURED, main
 from bench.page import MORE, PAGE, PICTURES, README, measured, page_of, readme_of
 from bench.plan import RULE
-from bench.report import Cell, Result, markdown, number, pairs
+from bench.report import LEFT_OUT, Cell, Result, markdown, number, pairs
 from bench.shape import OURS, shapes
 from bench.slower import EQUAL, REASONS, slow_rows, slower_table, without_reason
 from bench.store import Environment, FullRun
@@ -51,6 +51,22 @@ def test_a_cell_that_ran_once_has_no_spread_and_says_that_it_ran_once() -> None:
     ours, theirs = rows(table)
     assert ours[2:5] == [OURS, "3", "400 ± 5%"]
     assert theirs[2:] == ["nats", "1", "100", "4.00"]
+
+
+def test_a_difference_that_is_too_small_to_be_measured_has_no_ratio_and_no_spread() -> None:
+    table = markdown(result(cell(OURS, 2.0, 3.0), cell("nats", -3.0, -2e-14, 1.0)))
+
+    _, theirs = rows(table)
+    assert theirs[2:] == ["nats", "3", "0"], "no spread, and no ratio after the figure"
+    assert slow_rows([result(cell(OURS, 1.0), cell("nats", -5.0))]) == []
+
+
+def test_a_shape_that_was_left_out_has_no_table() -> None:
+    left_out = replace(cell(OURS), missing=LEFT_OUT)
+
+    text = markdown(result(left_out))
+    assert "Left out to fit the time: batches D1" in text
+    assert "|" not in text
 
 
 def test_a_table_of_single_runs_claims_no_median() -> None:
